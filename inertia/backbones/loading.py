@@ -1,0 +1,190 @@
+"""From a config to a loaded backbone, its tokenizer alone, or its identity alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from inertia.backbones import checks, embedded, hub
+from inertia.backbones.artifacts import artifact
+from inertia.backbones.backbone import Backbone
+from inertia.backbones.config import DTYPES, BackboneConfig
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+
+@dataclass(frozen=True)
+class _Place:
+    """What `from_pretrained` takes: a folder, or a repository at one commit."""
+
+    location: str
+    revision: str | None = None
+
+    def arguments(self) -> dict[str, Any]:
+        # trust_remote_code is written out: a model's own code must not run, whatever a later default says.
+        local = {} if self.revision else {"local_files_only": True}
+        return {"revision": self.revision or "main", "trust_remote_code": False, **local}
+
+
+def load(config: BackboneConfig) -> Backbone:
+    """Return the backbone that `config` describes, on its device.
+
+    An embedded model not yet in the cache is fetched first. Everything that can be refused is refused before
+    any weight is read.
+
+    Raises:
+        ValueError: the model is not the declared one, or eviction cannot be right on it.
+        FetchError: an embedded model cannot be had, or has changed.
+        ConnectionError: a Hub model cannot be had.
+        OSError: `path` holds no model, or the disk is full.
+        RuntimeError: weights are missing from the files.
+    """
+    config = _pinned(config)
+    tokenizer = load_tokenizer(config)
+    who = identity(config)
+    model = _tiny(config) if config.source == "tiny" else _pretrained(config)
+    ends = _eos_token_ids(model, tokenizer)
+    model.generation_config = _neutral(tokenizer, ends)
+    return Backbone(
+        name=config.name,
+        model=model.eval().requires_grad_(False),
+        tokenizer=tokenizer,
+        label=label(config),
+        identity=who,
+        context_window=config.context_window,
+        eos_token_ids=ends,
+        eligible_layers=checks.eligible_layers(model.config),
+        chat_template=config.chat_template,
+    )
+
+
+def load_tokenizer(config: BackboneConfig) -> PreTrainedTokenizerBase:
+    """Return the tokenizer of a backbone, without its weights (an embedded model is fetched whole, once).
+
+    Raises:
+        ValueError: chat template and `chat_template` disagree.
+    """
+    if config.source == "tiny":
+        from inertia.backbones.tiny_tokenizer import tiny_tokenizer
+
+        tokenizer: PreTrainedTokenizerBase = tiny_tokenizer()
+    else:
+        from transformers import AutoTokenizer
+
+        place = _place(config)
+        tokenizer = AutoTokenizer.from_pretrained(place.location, **place.arguments())
+    checks.check_template(config, tokenizer)
+    return tokenizer
+
+
+def identity(config: BackboneConfig) -> dict[str, Any]:
+    """Return everything of a backbone that can change an output, JSON-able, without loading weights.
+
+    No names, paths or devices. An embedded model needs neither network nor cache for it, a Hub model the Hub
+    or its cache unless `revision` is a commit, a local folder is hashed.
+    """
+    return {
+        **_weights_identity(config),
+        "dtype": config.dtype,
+        "prefill_attention": config.prefill_attention,
+        "chat_template": config.chat_template,
+        "context_window": config.context_window,
+    }
+
+
+def label(config: BackboneConfig) -> str:
+    """Return what a table prints, e.g. "SmolLM2-135M-Instruct, Q4_1 dequantised, fp32"."""
+    precision = DTYPES[config.dtype]
+    if config.source == "embedded":
+        found = artifact(config.name)
+        return f"{found.title}, {found.quantisation} dequantised, {precision}"
+    if config.source == "tiny":
+        shape = f"{config.layers} layers, {config.query_heads}/{config.kv_heads} heads"
+        return f"random {config.architecture}, {shape}, {precision}"
+    return f"{str(config.repo).rpartition('/')[2]}{' (local files)' if config.path else ''}, {precision}"
+
+
+def _pinned(config: BackboneConfig) -> BackboneConfig:
+    """Return the config with its branch resolved, once: a push between two resolutions cannot mix commits."""
+    if config.source != "hub" or config.path is not None:
+        return config
+    return replace(config, revision=hub.resolve_revision(str(config.repo), str(config.revision)))
+
+
+def _weights_identity(config: BackboneConfig) -> dict[str, Any]:
+    if config.source == "embedded":
+        return embedded.weights_identity(config.name)
+    if config.source == "tiny":
+        from inertia.backbones.tiny import RECIPE
+
+        built = ("architecture", "layers", "query_heads", "kv_heads", "head_dim", "seed", "sliding_window")
+        return {"source": "tiny", "recipe": RECIPE, **{name: getattr(config, name) for name in built}}
+    if config.path is not None:
+        return hub.content_identity(Path(config.path).expanduser())
+    place = _place(config)
+    return {"source": "hub", "repo": place.location, "revision": place.revision}
+
+
+def _place(config: BackboneConfig) -> _Place:
+    path = None if config.path is None else Path(config.path).expanduser()
+    if config.source == "embedded":
+        return _Place(str(embedded.prepare(config.name, path)))
+    if path is not None:
+        hub.content_identity(path)
+        return _Place(str(path))
+    repo, revision = str(config.repo), str(config.revision)
+    return _Place(repo, hub.resolve_revision(repo, revision))
+
+
+def _tiny(config: BackboneConfig) -> PreTrainedModel:
+    from inertia.backbones.tiny import build
+
+    model = build(config)
+    checks.check_supported(model.config)
+    return model.to(config.device)
+
+
+def _pretrained(config: BackboneConfig) -> PreTrainedModel:
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    place = _place(config)
+    found = AutoConfig.from_pretrained(place.location, **place.arguments())
+    checks.check_supported(found)
+    checks.check_shape(config, found)
+    model, report = AutoModelForCausalLM.from_pretrained(
+        place.location,
+        **place.arguments(),
+        dtype=getattr(torch, config.dtype),
+        attn_implementation=config.prefill_attention,
+        use_safetensors=True,
+        output_loading_info=True,
+        device_map=None if config.device == "cpu" else config.device,
+    )
+    # transformers fills what is missing with random numbers and only warns.
+    absent = sorted(map(str, [*report["missing_keys"], *report["mismatched_keys"]]))
+    if absent:
+        raise RuntimeError(
+            f"the files of backbone {config.name!r} lack {len(absent)} of its weights (first: {absent[0]}); "
+            "they are damaged or of another model"
+        )
+    return model
+
+
+def _eos_token_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
+    stated = [model.generation_config.eos_token_id, model.config.eos_token_id, tokenizer.eos_token_id]
+    ids = {each for value in stated for each in (value if isinstance(value, list | tuple) else [value])}
+    return tuple(sorted(each for each in ids if each is not None))
+
+
+def _neutral(tokenizer: PreTrainedTokenizerBase, ends: tuple[int, ...]) -> Any:
+    from transformers import GenerationConfig
+
+    # Published settings (repetition penalties, temperatures) act even under do_sample=False, on generate()
+    # alone.
+    pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else ends[0]
+    return GenerationConfig(
+        do_sample=False, eos_token_id=list(ends), pad_token_id=pad, bos_token_id=tokenizer.bos_token_id
+    )

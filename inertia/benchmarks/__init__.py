@@ -1,0 +1,1 @@
+"""Benchmarks: examples in, scores out."""

@@ -1,0 +1,147 @@
+"""LongBench rows as examples."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, replace
+from importlib.metadata import version
+from itertools import islice
+from typing import Any
+
+from inertia.benchmarks.example import Example
+from inertia.benchmarks.longbench.prompts import template
+from inertia.benchmarks.longbench.tasks import HUB, find
+from inertia.benchmarks.render import Renderer
+from inertia.benchmarks.sources import DataError, Loads, Rows, require
+
+_FIELDS = ("context", "answers", "length")
+
+
+def examples(
+    task: str,
+    length: int | None,
+    count: int,
+    seed: int,
+    renderer: Renderer,
+    *,
+    source: Loads = HUB,
+) -> Iterator[Example]:
+    """Yield the first `count` rows of `task` (all, if it has fewer) in the order of the file.
+
+    Nothing is cut here: give the renderer `max_prompt_tokens` (see `prompt_limit`), which cuts in the middle
+    as the official code does, and pass it through `task_renderer`, which knows the tasks without template.
+
+    Args:
+        task: A name in `TASKS`.
+        length: None; LongBench has no nominal lengths.
+        count: Number of examples.
+        seed: Plays no part; the rows are fixed.
+        renderer: Plays no part.
+        source: The data; the official field `input` or the mirrors' `question` both serve.
+
+    Raises:
+        ValueError: If the task is unknown, a length is given or `count` is negative.
+        DataError: If a row lacks a field or two rows have one id.
+    """
+    _check(task, length, count)
+    return _examples(task, count, source.load(task))
+
+
+def ids(task: str, length: int | None, count: int, seed: int, *, source: Loads = HUB) -> list[str]:
+    """Return the ids of the examples that `examples` would yield for the same arguments."""
+    _check(task, length, count)
+    rows = source.load(task).rows
+    return [_id(task, index, row) for index, row in enumerate(islice(rows, count))]
+
+
+def identity(task: str, length: int | None, seed: int, *, source: Loads = HUB) -> dict[str, Any]:
+    """Return every field, besides the renderer's, that can change an example or its score; JSON-able.
+
+    Where the data lie is no part of it, nor is the seed.
+
+    Raises:
+        ValueError: If the task is unknown.
+    """
+    kind = find(task)
+    return {
+        "name": "longbench",
+        "task": task,
+        "length": length,
+        "parameters": asdict(kind),
+        "rouge": version("rouge") if kind.metric == "rouge_l" else None,
+        "prompt_sha256": template(task).sha256,
+        "rows_sha256": source.load(task).sha256,
+    }
+
+
+def task_renderer(task: str, renderer: Renderer) -> Renderer:
+    """Return `renderer` for `task`: without chat template for the tasks that the official code leaves bare.
+
+    Source: LongBench `pred.py`: trec, triviaqa, samsum, lcc, repobench-p (and the Chinese lsht).
+    """
+    return renderer if find(task).chat_template else replace(renderer, chat_template=False)
+
+
+def prompt_limit(context_window: int) -> int:
+    """Return the official limit on prompt tokens for a model's window: 500 below its nominal thousands.
+
+    For instance 3,500 for 4,096; 7,500 for 8,192; 31,500 for 32,768.
+
+    Raises:
+        ValueError: If the window is below 2,048 tokens.
+
+    Source: LongBench `config/model2maxlen.json`; windows not listed there follow the same rule.
+    """
+    if context_window < 2048:
+        raise ValueError(f"context window is {context_window}; LongBench's rule needs at least 2048")
+    return context_window // 1024 * 1000 - 500
+
+
+def _check(task: str, length: int | None, count: int) -> None:
+    find(task)
+    if length is not None:
+        raise ValueError(f"LongBench has no nominal lengths, got {length}; set length to null")
+    if count < 0:
+        raise ValueError(f"count is {count}; allowed: at least 0")
+
+
+def _id(task: str, index: int, row: Mapping[str, Any]) -> str:
+    return f"{task}/{row.get('_id', f'{index:04d}')}"
+
+
+def _examples(task: str, count: int, data: Rows) -> Iterator[Example]:
+    seen: set[str] = set()
+    for index, row in enumerate(islice(data.rows, count)):
+        example = _example(task, index, row, index in data.sanitised)
+        if example.id in seen:
+            raise DataError(f"LongBench {task}: two rows have the id {example.id}")
+        seen.add(example.id)
+        yield example
+
+
+def _example(task: str, index: int, row: Mapping[str, Any], sanitised: bool) -> Example:
+    where = f"LongBench {task}, row {index}"
+    asked = "input" if "input" in row else "question"
+    require(row, (*_FIELDS, asked), where)
+    answers = row["answers"]
+    if not isinstance(answers, list) or not answers or not all(isinstance(text, str) for text in answers):
+        raise DataError(f"{where}: answers must be a list of at least one text, got {answers!r}")
+    kind, prompt = find(task), template(task)
+    return Example(
+        id=_id(task, index, row),
+        task=task,
+        length=None,
+        context=prompt.before + row["context"],
+        question=prompt.question(row[asked]),
+        answer_prefix="",
+        references=tuple(answers),
+        max_new_tokens=kind.max_new_tokens,
+        metadata={
+            "words": row["length"],
+            "all_classes": row.get("all_classes"),
+            "chat_template": kind.chat_template,
+            "stop": list(kind.stop),
+            "min_new_tokens": kind.min_new_tokens,
+            "sanitised": sanitised,
+        },
+    )

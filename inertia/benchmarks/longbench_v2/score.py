@@ -1,0 +1,128 @@
+"""Scores of single answers and the official table of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from inertia.benchmarks.longbench_v2.extract import Choice, lenient, strict
+from inertia.benchmarks.longbench_v2.tasks import LETTERS, find
+
+GROUPS = ("overall", "easy", "hard", "short", "medium", "long")
+"""Columns of the official table: all, by difficulty, by length of the document."""
+
+
+class Outcome(NamedTuple):
+    """A scored question.
+
+    Attributes:
+        score: 1 if right, else 0 (0.25 for an unparsed answer in the official `compensated` table).
+        difficulty: `easy` or `hard`.
+        length: `short`, `medium` or `long`.
+    """
+
+    score: float
+    difficulty: str
+    length: str
+
+
+class Share(NamedTuple):
+    """A mean and what it rests on.
+
+    Attributes:
+        percent: Mean times 100, to one decimal; None where there is no question.
+        count: Number of questions.
+    """
+
+    percent: float | None
+    count: int
+
+
+def score(
+    task: str, prediction: str, references: Sequence[str], metadata: Mapping[str, Any] | None = None
+) -> float:
+    """Return 1 if the official extraction finds the right letter in `prediction`, else 0.
+
+    Args:
+        task: A name in `TASKS`; `forced_choice` predictions are the letter itself.
+        prediction: The answer (of the second call, where there are two).
+        references: The right letter.
+        metadata: Plays no part.
+
+    Raises:
+        ValueError: If the task is unknown or the reference is not one of the letters.
+
+    Source: LongBench-v2 `pred.py`.
+
+    Deviations: an empty answer is wrong; the official code drops the question from the run.
+    """
+    return float(_letter(task, prediction, strict) == _right(references))
+
+
+def diagnostics(
+    task: str, prediction: str, references: Sequence[str], metadata: Mapping[str, Any] | None = None
+) -> dict[str, float]:
+    """Return numbers beside the score; `metadata` plays no part.
+
+    Returns:
+        `lenient`, the score under the tolerant extraction; `unparsed` and `unparsed_lenient`, 1 where no
+        letter is found; `compensated`, the score with 0.25 for an unparsed answer; `answer_characters`; and
+        `letter_offset`, the index of the official letter in the answer, where there is one.
+    """
+    official, tolerant = _letter(task, prediction, strict), _letter(task, prediction, lenient)
+    right = _right(references)
+    numbers = {
+        "lenient": float(tolerant == right),
+        "unparsed": float(official is None),
+        "unparsed_lenient": float(tolerant is None),
+        "compensated": 0.25 if official is None else float(official == right),
+        "answer_characters": float(len(prediction)),
+    }
+    if not find(task).stem and (choice := strict(prediction)) is not None:
+        numbers["letter_offset"] = float(choice.offset)
+    return numbers
+
+
+def choose(logits: Mapping[str, float]) -> str:
+    """Return the letter with the greatest logit; of equals, the first in the alphabet.
+
+    Raises:
+        ValueError: If the letters are not A to D, or a logit is not a number.
+    """
+    if set(logits) != set(LETTERS) or any(value != value for value in logits.values()):
+        raise ValueError(f"logits are {dict(logits)}; needed: a number for each of {', '.join(LETTERS)}")
+    return max(LETTERS, key=lambda letter: (logits[letter], -LETTERS.index(letter)))
+
+
+def table(outcomes: Iterable[Outcome]) -> dict[str, Share]:
+    """Return the official table: a share for each of `GROUPS`.
+
+    Questions that failed are for the caller to leave out and to count.
+
+    Source: LongBench-v2 `result.py`.
+    """
+    every = list(outcomes)
+    members = {
+        group: [item for item in every if group in ("overall", item.difficulty, item.length)]
+        for group in GROUPS
+    }
+    return {group: _share(items) for group, items in members.items()}
+
+
+def _share(items: Sequence[Outcome]) -> Share:
+    if not items:
+        return Share(None, 0)
+    return Share(round(100 * sum(item.score for item in items) / len(items), 1), len(items))
+
+
+def _letter(task: str, prediction: str, extract: Callable[[str], Choice | None]) -> str | None:
+    if find(task).stem:
+        return prediction if prediction in LETTERS else None
+    choice = extract(prediction)
+    return None if choice is None else choice.letter
+
+
+def _right(references: Sequence[str]) -> str:
+    if len(references) != 1 or references[0] not in LETTERS:
+        raise ValueError(f"references are {list(references)}; allowed: one of {', '.join(LETTERS)}")
+    return references[0]

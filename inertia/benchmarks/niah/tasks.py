@@ -1,0 +1,88 @@
+"""The needle grid: lengths by depths, as frozen values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+HAYSTACKS = ("noise", "essay")
+
+NINE_DEPTHS = tuple(i / 8 for i in range(9))
+FIVE_DEPTHS = tuple(i / 4 for i in range(5))
+
+
+@dataclass(frozen=True)
+class Needle:
+    """One sentence to be found in a haystack, at each of several depths.
+
+    Attributes:
+        haystack: `noise` (plain sentences of random words, no data needed) or `essay` (a text by source).
+        depths: Where the needle stands, 0 (start) to 1 (end).
+        max_new_tokens: Decoding limit.
+
+    Raises:
+        ValueError: If the haystack is unknown, there is no depth, one lies outside [0, 1], or the limit is
+            below 1.
+    """
+
+    haystack: str
+    depths: tuple[float, ...] = NINE_DEPTHS
+    max_new_tokens: int = 64
+
+    def __post_init__(self) -> None:
+        if self.haystack not in HAYSTACKS:
+            raise ValueError(f"needle haystack is {self.haystack!r}; allowed: {', '.join(HAYSTACKS)}")
+        if not self.depths or not all(0 <= depth <= 1 for depth in self.depths):
+            raise ValueError(f"needle depths are {self.depths}; allowed: at least one, each from 0 to 1")
+        if self.max_new_tokens < 1:
+            raise ValueError(f"needle max_new_tokens is {self.max_new_tokens}; allowed: at least 1")
+
+
+TASKS: Mapping[str, Needle] = MappingProxyType(
+    {
+        "needle_essay": Needle("essay"),
+        "needle_noise": Needle("noise"),
+        "needle_essay_5": Needle("essay", FIVE_DEPTHS),
+        "needle_noise_5": Needle("noise", FIVE_DEPTHS),
+    }
+)
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A heat map to be filled.
+
+    Attributes:
+        task: A name in `TASKS`; its depths are the rows.
+        lengths: In tokens, new tokens included; the columns.
+    """
+
+    task: str
+    lengths: tuple[int, ...]
+
+    @property
+    def cells(self) -> tuple[tuple[int, float], ...]:
+        """All pairs of length and depth, length by length."""
+        return tuple((length, depth) for length in self.lengths for depth in TASKS[self.task].depths)
+
+
+GRIDS: Mapping[str, Grid] = MappingProxyType(
+    {
+        "paper": Grid("needle_essay", tuple(range(10_000, 120_001, 10_000))),
+        "paper_short": Grid("needle_essay", (1_000, 2_000, 4_000, 8_000)),
+        "laptop": Grid("needle_noise_5", (512, 1024, 2048, 4096)),
+    }
+)
+"""`paper` is the 12 x 9 map, `paper_short` the lengths added for Score-Free, `laptop` is for small models."""
+
+
+def find(name: str) -> Needle:
+    """Return the task called `name`.
+
+    Raises:
+        ValueError: If there is none.
+    """
+    if name not in TASKS:
+        raise ValueError(f"unknown needle task {name!r}; available: {', '.join(TASKS)}")
+    return TASKS[name]

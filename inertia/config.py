@@ -1,0 +1,224 @@
+"""The settings of one run, typed and closed: from Hydra's composed config to values that have been checked.
+
+Nothing here loads torch, so that a bad setting is refused at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from inertia.backbones.config import BackboneConfig, from_mapping
+from inertia.benchmarks import registry
+from inertia.eviction import checks
+from inertia.eviction.budget import Unlimited
+from inertia.eviction.policy import Policy
+
+# Every leaf of the composed config can change a number (identity) or cannot (transport). A test fails for a leaf that
+# is in neither set. A name stands for everything below it; the backbone declares its own fields.
+IDENTITY = (
+    "benchmark.name",
+    "benchmark.tasks",
+    "benchmark.lengths",
+    "benchmark.seed",
+    "scorer",
+    "aggregation",
+    "refresh",
+    "budget",
+    "evict",
+    "scope",
+    "selection",
+    "protect",
+    "new_token",
+    "seed",
+)
+TRANSPORT = (
+    "benchmark.examples",
+    "benchmark.task_examples",
+    "label",
+    "experiment_name",
+    "profile_name",
+    "scale",
+    "threads",
+    "progress",
+    "logger",
+)
+POLICY_PARTS = ("scorer", "aggregation", "refresh", "budget", "selection", "protect", "new_token")
+LOGGER_MODES = ("offline", "online", "disabled")
+
+
+@dataclass(frozen=True)
+class BenchmarkConfig:
+    """Which examples a run takes.
+
+    Attributes:
+        name: a benchmark of `inertia.benchmarks.registry`.
+        tasks: its tasks.
+        lengths: nominal prompt lengths in tokens, new tokens included.
+        seed: seed of the data.
+        examples: examples per (task, length).
+        task_examples: the same for single tasks, where it differs.
+    """
+
+    name: str
+    tasks: tuple[str, ...]
+    lengths: tuple[int, ...]
+    seed: int
+    examples: int
+    task_examples: Mapping[str, int]
+
+    def __post_init__(self) -> None:
+        checks.choice("benchmark.name", self.name, tuple(registry.NAMES))
+        known = registry.task_names(self.name)
+        for task in (*self.tasks, *self.task_examples):
+            checks.choice("benchmark.tasks", task, known)
+        for name, values in (("tasks", self.tasks), ("lengths", self.lengths)):
+            if not values or len(set(values)) < len(values):
+                raise ValueError(f"benchmark.{name}={list(values)} must hold at least one value and none twice.")
+        for length in self.lengths:
+            checks.integer("benchmark.lengths", length, low=1)
+        checks.integer("benchmark.seed", self.seed, low=0)
+        for count in (self.examples, *self.task_examples.values()):
+            checks.integer("benchmark.examples", count, low=1)
+
+    def count(self, task: str) -> int:
+        """Return how many examples of a task are planned."""
+        return self.task_examples.get(task, self.examples)
+
+
+@dataclass(frozen=True)
+class LoggerConfig:
+    """Where cells are mirrored to; W&B is never the only copy.
+
+    Attributes:
+        mode: "offline", "online" or "disabled".
+        project: W&B project.
+        group: W&B group; None takes the experiment's name.
+    """
+
+    mode: str
+    project: str
+    group: str | None
+
+    def __post_init__(self) -> None:
+        checks.choice("logger.mode", self.mode, LOGGER_MODES)
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """One job: one backbone, one policy, the tasks and lengths of one benchmark.
+
+    Attributes:
+        backbone: the model.
+        benchmark: the examples.
+        policy: what decides which tokens stay.
+        label: what tables call the policy.
+        seed: seed of scorers that draw.
+        logger: W&B mirror.
+        experiment_name: the experiment whose index names these cells, or None.
+        profile_name: its profile, or None.
+        scale: label that stands on everything made from these cells, or None.
+        threads: CPU threads, or None for torch's choice.
+        progress: whether to show a progress bar.
+        resolved: the composed config as plain data, for the manifest.
+    """
+
+    backbone: BackboneConfig
+    benchmark: BenchmarkConfig
+    policy: Policy
+    label: str
+    seed: int
+    logger: LoggerConfig
+    experiment_name: str | None
+    profile_name: str | None
+    scale: str | None
+    threads: int | None
+    progress: bool
+    resolved: Mapping[str, Any]
+
+    def __post_init__(self) -> None:
+        window = self.backbone.context_window
+        for length in self.benchmark.lengths:
+            if length > window:
+                raise ValueError(
+                    f"benchmark.lengths={length} exceeds the window of {window} tokens of {self.backbone.name}; "
+                    "give a shorter length or another backbone."
+                )
+
+
+def run_config(composed: Any) -> RunConfig:
+    """Return the checked settings of a composed Hydra config.
+
+    Raises:
+        ValueError: a value is of the wrong type, out of range or unknown; the message says what is allowed.
+    """
+    from omegaconf import OmegaConf
+
+    ours = OmegaConf.masked_copy(composed, [key for key in composed if key != "hydra"])
+    plain: dict[str, Any] = OmegaConf.to_container(ours, resolve=True, throw_on_missing=True)
+    benchmark = dict(plain["benchmark"])
+    return RunConfig(
+        backbone=from_mapping(plain["backbone"]),
+        benchmark=BenchmarkConfig(
+            **{**benchmark, "tasks": tuple(benchmark["tasks"]), "lengths": tuple(benchmark["lengths"])}
+        ),
+        policy=policy(plain),
+        label=plain["label"] or label(policy(plain)),
+        seed=checks.integer("seed", plain["seed"], low=0),
+        logger=LoggerConfig(**plain["logger"]),
+        experiment_name=plain["experiment_name"],
+        profile_name=plain["profile_name"],
+        scale=plain["scale"],
+        threads=None if plain["threads"] is None else checks.integer("threads", plain["threads"], low=1),
+        progress=checks.choice("progress", plain["progress"], (True, False)),
+        resolved=plain,
+    )
+
+
+def policy(plain: Mapping[str, Any]) -> Policy:
+    """Return the policy that a composed config describes.
+
+    Raises:
+        ValueError: a part cannot be made from its settings.
+    """
+    parts = {name: part(name, plain[name]) for name in POLICY_PARTS}
+    if not checks.choice("evict", plain["evict"], (True, False)):
+        return Policy(budget=Unlimited())
+    return Policy(**parts, scope=plain["scope"])
+
+
+def part(name: str, settings: Any) -> Any:
+    """Return one part of a policy from its `_target_` and settings; parts may come from any importable package.
+
+    Raises:
+        ValueError: there is no such class, or its settings are wrong.
+    """
+    from hydra.errors import InstantiationException
+    from hydra.utils import instantiate
+
+    try:
+        made = instantiate(settings, _convert_="all")
+    except InstantiationException as error:
+        reason = error.__cause__ or error
+        raise ValueError(f"{name}: {reason}") from error
+    if isinstance(made, Mapping):
+        raise ValueError(f"{name} has no _target_; choose one of its group (configs/{name}/) or give a class path.")
+    return made
+
+
+def label(value: Policy) -> str:
+    """Return a short name made of the policy's parts, for runs that name no method."""
+    if not value.evicts:
+        return "full_cache"
+    described = value.describe()
+    words = [
+        "-".join([described[name]["kind"], *(f"{item:g}" for item in numbers(described[name]))])
+        for name in ("scorer", "aggregation", "refresh", "budget")
+    ]
+    return "+".join([*words, *([] if value.scope == "shared" else [value.scope])])
+
+
+def numbers(described: Mapping[str, Any]) -> list[float]:
+    """Return the plain numbers among the settings of a described part."""
+    return [item for item in described.values() if isinstance(item, int | float) and not isinstance(item, bool)]

@@ -1,0 +1,1 @@
+"""The eviction core: which cached tokens a decoder keeps. Knows tensors and models; no files, no benchmarks."""

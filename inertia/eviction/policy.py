@@ -1,0 +1,112 @@
+"""A policy is a value: scorer x aggregation x refresh x budget, with scope, selection, protection and new tokens."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from inertia.eviction import checks
+from inertia.eviction.aggregation import Aggregation, CoupledEMA
+from inertia.eviction.budget import Budget, Ratio, Unlimited
+from inertia.eviction.describe import describe
+from inertia.eviction.new_token import NewToken
+from inertia.eviction.protect import Protect
+from inertia.eviction.refresh import Every, Refresh
+from inertia.eviction.scorers.attention import Attention
+from inertia.eviction.selection import Selection, TopK
+from inertia.eviction.view import Scorer
+
+SHARED, PER_LAYER, PER_HEAD = "shared", "per_layer", "per_head"
+SCOPES = (SHARED, PER_LAYER, PER_HEAD)
+
+
+@dataclass(frozen=True)
+class Policy:
+    """Which cached tokens a decoder keeps.
+
+    Attributes:
+        scorer: what a token is worth at one step in one layer.
+        aggregation: how layers and steps are combined into one utility.
+        refresh: which steps are scored.
+        budget: how many tokens may stay.
+        scope: "shared" (one set for all layers and heads), "per_layer" or "per_head" (per KV head).
+        selection: how survivors are chosen from utilities.
+        protect: tokens that are never candidates.
+        new_token: what a newcomer starts with.
+
+    Example:
+        >>> Policy(budget=Tokens(512), refresh=Every(4))
+        >>> Policy.named("inertiakv", alpha=0.8, compression_ratio=0.9)
+    """
+
+    scorer: Scorer = field(default_factory=Attention)
+    aggregation: Aggregation = field(default_factory=CoupledEMA)
+    refresh: Refresh = field(default_factory=Every)
+    budget: Budget = field(default_factory=Ratio)
+    scope: str = SHARED
+    selection: Selection = field(default_factory=TopK)
+    protect: Protect = field(default_factory=Protect)
+    new_token: NewToken = field(default_factory=NewToken)
+
+    def __post_init__(self) -> None:
+        checks.choice("scope", self.scope, SCOPES)
+        object.__setattr__(self, "new_token", self.new_token.resolved(self.scorer.signed))
+        if self.scope != SHARED and not isinstance(self.budget, Unlimited):
+            self.aggregation.unit()
+        fixed = getattr(self.budget, "count", None)
+        if fixed is not None:
+            self.check_protected(fixed)
+
+    @classmethod
+    def named(cls, name: str, **settings: Any) -> Policy:
+        """Return a policy of the literature by name, some of its settings replaced.
+
+        Args:
+            name: a key of `inertia.eviction.methods.METHODS`, such as "inertiakv" or "full_cache".
+            **settings: the method's own settings, such as alpha, compression_ratio or tokens.
+
+        Raises:
+            ValueError: unknown name, unknown setting, or a value out of range.
+        """
+        from inertia.eviction.methods import named
+
+        return named(name, **settings)
+
+    @property
+    def evicts(self) -> bool:
+        """Tell whether this policy can ever evict."""
+        return not isinstance(self.budget, Unlimited)
+
+    def check_protected(self, budget: int) -> None:
+        """Refuse more protected slots than the budget has.
+
+        Raises:
+            ValueError: naming both numbers.
+        """
+        if self.protect.most() > budget:
+            raise ValueError(
+                f"protect asks for up to {self.protect.most()} slots (sinks={self.protect.sinks}, "
+                f"recent={self.protect.recent}) but the budget is {budget} tokens; protect fewer or raise the budget."
+            )
+
+    def with_budget(self, budget: Budget) -> Policy:
+        """Return the same policy under another budget."""
+        return replace(self, budget=budget)
+
+    def describe(self) -> dict[str, Any]:
+        """Return what identifies this policy, JSON-able; settings that cannot matter are left out.
+
+        A policy without a limit never scores, so only its budget counts.
+        """
+        if not self.evicts:
+            return {"budget": describe(self.budget)}
+        return {
+            "scorer": describe(self.scorer),
+            "aggregation": describe(self.aggregation),
+            "refresh": describe(self.refresh),
+            "budget": describe(self.budget),
+            "scope": self.scope,
+            "selection": describe(self.selection),
+            "protect": describe(self.protect),
+            "new_token": describe(self.new_token),
+        }

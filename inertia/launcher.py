@@ -1,0 +1,101 @@
+"""The launcher behind `-m`: composes every job first, then runs together those that can share a prefill."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from hydra.core.utils import JobReturn, JobStatus
+from hydra.plugins.launcher import Launcher
+
+if TYPE_CHECKING:
+    from hydra.types import HydraContext, TaskFunction
+    from omegaconf import DictConfig
+
+    from inertia.config import RunConfig
+    from inertia.harness import Outcome
+
+
+class GroupingLauncher(Launcher):
+    """Runs all jobs of a multirun in this process; one job still means one config and one return value.
+
+    Unlike Hydra's basic launcher it does not call the task function job by job: jobs that read the same prompts with
+    the same backbone are decoded as rows of one batch.
+    """
+
+    def __init__(self) -> None:
+        self.config: DictConfig | None = None
+        self.context: HydraContext | None = None
+
+    def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
+        """Keep what is needed to compose the jobs."""
+        self.config, self.context = config, hydra_context
+
+    def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
+        """Compose and check all jobs, run them, and return one result per job.
+
+        Raises:
+            SystemExit: a job's settings are wrong (2, before anything runs), or cells stayed incomplete (1).
+        """
+        from inertia.config import run_config
+        from inertia.harness import run
+
+        composed, configs, problems = [], [], []
+        for number, overrides in enumerate(job_overrides):
+            try:
+                composed.append(self._compose(list(overrides), initial_job_idx + number))
+                configs.append(run_config(composed[-1]))
+            except ValueError as error:
+                problems.append(f"job {initial_job_idx + number} ({' '.join(overrides)}): {error}")
+        if problems:
+            print("\n".join(["inertia: no job was started; wrong settings:", *problems]), file=sys.stderr)
+            raise SystemExit(2)
+        outcomes = run(configs)
+        code = report(configs, outcomes)
+        if code:
+            raise SystemExit(code)
+        return [
+            self._result(list(overrides), config, outcomes_of(settings, outcomes))
+            for overrides, config, settings in zip(job_overrides, composed, configs, strict=True)
+        ]
+
+    def _compose(self, overrides: list[str], number: int) -> DictConfig:
+        """Return one job's config as Hydra's own launchers compose it."""
+        from hydra.errors import ConfigCompositionException
+        from omegaconf import open_dict
+
+        try:
+            config = self.context.config_loader.load_sweep_config(self.config, overrides)
+        except ConfigCompositionException as error:
+            raise ValueError(str(error.__cause__ or error)) from error
+        with open_dict(config):
+            config.hydra.job.id, config.hydra.job.num = f"job_{number}", number
+        return config
+
+    @staticmethod
+    def _result(overrides: list[str], config: DictConfig, value: Any) -> JobReturn:
+        """Return a completed job's result."""
+        result = JobReturn(overrides=overrides, cfg=config, hydra_cfg=config, task_name="inertia")
+        result.return_value, result.status = value, JobStatus.COMPLETED
+        return result
+
+
+def outcomes_of(config: RunConfig, outcomes: Sequence[Outcome]) -> dict[str, float | None]:
+    """Return a job's value: the mean score of each of its cells, by task and length."""
+    from inertia.harness import cells_of
+
+    by_id = {outcome.cell.id: outcome for outcome in outcomes}
+    mine = [(cell, by_id[cell.id]) for cell in cells_of(config)]
+    return {
+        f"{cell.task}/{cell.length}": None if outcome.summary is None else outcome.summary["score"]["mean"]
+        for cell, outcome in mine
+    }
+
+
+def report(configs: Sequence[RunConfig], outcomes: Sequence[Outcome]) -> int:
+    """Print what was measured and what is missing; return the exit code, 0 when every cell is sealed."""
+    from inertia.terminal import print_outcomes
+
+    print_outcomes(outcomes, brief=any(config.experiment_name for config in configs))
+    return int(any(outcome.summary is None for outcome in outcomes))

@@ -1,0 +1,40 @@
+"""Records: what a cell is, how it survives a crash, and how its rows are read back.
+
+A cell's life is in `cell`, reading in `read` and `frame`, the row's columns in `schema`. `provenance` says
+where numbers come from; `wandb_mirror` shows them elsewhere and is never the only copy.
+"""
+
+from inertia.records.cell import CellWriter, IdentityClash, Incomplete, open_cell
+from inertia.records.frame import read_samples, samples
+from inertia.records.identity import cell_id, identity_sha256, readable
+from inertia.records.journal import CorruptRecord
+from inertia.records.layout import DuplicateCell
+from inertia.records.lock import CellLocked
+from inertia.records.read import Cell, Unsealed, canonical_hash, export, read_cell, read_cells
+from inertia.records.schema import SCHEMA_VERSION, NewerSchema, sample_schema
+from inertia.records.settle import DuplicateRow
+
+__all__ = [
+    "SCHEMA_VERSION",
+    "Cell",
+    "CellLocked",
+    "CellWriter",
+    "CorruptRecord",
+    "DuplicateCell",
+    "DuplicateRow",
+    "IdentityClash",
+    "Incomplete",
+    "NewerSchema",
+    "Unsealed",
+    "canonical_hash",
+    "cell_id",
+    "export",
+    "identity_sha256",
+    "open_cell",
+    "read_cell",
+    "read_cells",
+    "read_samples",
+    "readable",
+    "sample_schema",
+    "samples",
+]

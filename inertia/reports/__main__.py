@@ -1,0 +1,93 @@
+"""Print and write tables and figures: `python -m inertia.reports table 5`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from inertia.paths import results_dir
+from inertia.records import CorruptRecord, DuplicateCell, DuplicateRow, NewerSchema, Unsealed
+from inertia.reports.make import make_figure, make_table
+from inertia.reports.publish import publish
+from inertia.reports.registry import FIGURES, TABLES, figure_report, table_report
+from inertia.reports.terminal import show
+from inertia.reports.write import REFERENCE_PROFILE
+
+_BAD_RECORDS = (CorruptRecord, DuplicateCell, DuplicateRow, NewerSchema, Unsealed)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return the exit status: 0, or 2 when what it needs is missing or wrong."""
+    options = _parser().parse_args(arguments)
+    if hasattr(sys.stdout, "reconfigure"):
+        # A terminal that has no letter for the marks must not end the command.
+        sys.stdout.reconfigure(errors="replace")
+    try:
+        options.run(options)
+    except (FileNotFoundError, KeyError, ValueError, *_BAD_RECORDS) as error:
+        # str() of a KeyError would put quotes around the message.
+        print(f"error: {error.args[0] if isinstance(error, KeyError) else error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def _tables(numbers: Sequence[int], options: argparse.Namespace) -> None:
+    from rich.console import Console
+
+    for number in numbers:
+        table, paths = make_table(number, options.profile, options.source)
+        show(table.grid, Console())
+        print("wrote " + " ".join(str(path) for path in paths))
+
+
+def _figures(numbers: Sequence[int], options: argparse.Namespace) -> None:
+    for number in numbers:
+        paths = make_figure(number, options.profile, options.source)
+        print("wrote " + " ".join(str(path) for path in paths))
+
+
+def _needs(options: argparse.Namespace) -> None:
+    find = table_report if options.kind == "table" else figure_report
+    print(find(options.number).experiment)
+
+
+def _publish(options: argparse.Namespace) -> None:
+    paths = publish(results_dir(), options.experiment, options.profile)
+    print("wrote " + " ".join(str(path) for path in paths))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m inertia.reports", description=__doc__)
+    commands = parser.add_subparsers(required=True, metavar="command")
+    reading = argparse.ArgumentParser(add_help=False)
+    reading.add_argument(
+        "--profile", default=REFERENCE_PROFILE, help="the profile that was run (%(default)s)"
+    )
+    reading.add_argument(
+        "--source",
+        choices=("runs", "published", "auto"),
+        default="auto",
+        help="local runs, the published records, or the first of these that is there (%(default)s)",
+    )
+    for kind, known, run in (("table", TABLES, _tables), ("figure", FIGURES, _figures)):
+        one = commands.add_parser(kind, parents=[reading], help=f"one {kind}, by its number in the paper")
+        one.add_argument("number", type=int, help=", ".join(str(number) for number in sorted(known)))
+        one.set_defaults(run=lambda options, run=run: run([options.number], options))
+        every = commands.add_parser(f"{kind}s", parents=[reading], help=f"every {kind}")
+        every.set_defaults(run=lambda options, run=run, known=known: run(sorted(known), options))
+    needs = commands.add_parser("needs", help="name the experiment that a table or figure is made from")
+    needs.add_argument("kind", choices=("table", "figure"))
+    needs.add_argument("number", type=int)
+    needs.set_defaults(run=_needs)
+    exported = commands.add_parser("publish", help="export an experiment's records to results/published")
+    exported.add_argument("experiment", help="such as table05")
+    exported.add_argument(
+        "--profile", default=REFERENCE_PROFILE, help="the profile that was run (%(default)s)"
+    )
+    exported.set_defaults(run=_publish)
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

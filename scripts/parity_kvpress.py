@@ -1,0 +1,205 @@
+"""Run kvpress on given models and prompts and write down what it keeps; started by parity.py in kvpress's environment.
+
+    python scripts/parity_kvpress.py FOLDER
+
+FOLDER/cases.json holds a list of cases; FOLDER/results.json gets one result per case. Nothing of this project is
+imported here: kvpress pins another transformers. Positions are found by comparing cached keys, bit by bit, with the
+keys before a compression.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import json
+import logging
+import sys
+import textwrap
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import kvpress
+import torch
+from transformers import AutoModelForCausalLM, DynamicCache
+
+BASES = {
+    "key_norm": kvpress.KnormPress,
+    "keydiff": kvpress.KeyDiffPress,
+    "tova": kvpress.TOVAPress,
+    "snapkv": kvpress.SnapKVPress,
+    "streaming_llm": kvpress.StreamingLLMPress,
+    "expected_attention": kvpress.ExpectedAttentionPress,
+}
+
+
+@cache
+def load(folder: str) -> Any:
+    """Return a model of the folder, in fp32 with SDPA."""
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="sdpa")
+    return model.eval()
+
+
+def base_press(method: str, settings: dict[str, Any]) -> Any:
+    """Return a scoring press, and AdaKV around it where the method's name begins so."""
+    if method.startswith("adakv_"):
+        return kvpress.AdaKVPress(BASES[method.removeprefix("adakv_")](**settings))
+    return BASES[method](**settings)
+
+
+def rows_of(after: torch.Tensor, before: torch.Tensor) -> list[list[int]]:
+    """Return per KV head where each kept key stood, ascending; keys are [Hkv, S, D].
+
+    Raises:
+        RuntimeError: a key cannot be told from another.
+    """
+    found = []
+    for kept, all_keys in zip(after, before, strict=True):
+        equal = (kept[:, None] == all_keys[None]).all(-1)
+        if not bool((equal.sum(-1) == 1).all()):
+            raise RuntimeError("cached keys are not unique, so kept positions cannot be read off them.")
+        found.append(sorted(equal.int().argmax(-1).tolist()))
+    return found
+
+
+def unmasked(module: Any, heads: int, tokens: int) -> list[list[int]]:
+    """Return per KV head the positions that an attention module does not mask."""
+    gone: list[set[int]] = [set() for _ in range(heads)]
+    _, head_indices, positions = module.masked_key_indices
+    for head, position in zip(head_indices.tolist(), positions.tolist(), strict=True):
+        gone[head].add(position)
+    return [[p for p in range(tokens) if p not in gone[head]] for head in range(heads)]
+
+
+def listen(press: Any, scores: dict[int, Any]) -> None:
+    """Record, per layer, the scores that a press gives."""
+    original = press.score
+
+    def score(module: Any, *arguments: Any) -> torch.Tensor:
+        found = original(module, *arguments)
+        scores[module.layer_idx] = found[0].tolist()
+        return found
+
+    press.score = score
+
+
+def prefill(case: dict[str, Any]) -> dict[str, Any]:
+    """Compress a prompt once; return kept positions and scores, per layer and KV head."""
+    model, tokens = load(case["model"]), len(case["ids"])
+    press = base_press(case["method"], {**case["settings"], "compression_ratio": case["ratio"]})
+    masks = isinstance(press, kvpress.AdaKVPress)
+    scores: dict[int, Any] = {}
+    kept: dict[int, Any] = {}
+    listen(press.press if masks else press, scores)
+    original = press.compress
+
+    def compress(module: Any, hidden: Any, keys: torch.Tensor, values: Any, *rest: Any) -> Any:
+        before = keys.clone()
+        found = original(module, hidden, keys, values, *rest)
+        if masks:
+            kept[module.layer_idx] = unmasked(module, before.shape[1], tokens)
+        else:
+            kept[module.layer_idx] = rows_of(found[0][0], before[0])
+        return found
+
+    press.compress = compress
+    with press(model):
+        model.model(input_ids=torch.tensor([case["ids"]]), past_key_values=DynamicCache())
+    return {"kept": in_order(kept), "scores": in_order(scores)}
+
+
+def kvzip(case: dict[str, Any]) -> dict[str, Any]:
+    """Compress a prompt with KVzip, with the given replays or, where there are none, with its own."""
+    model, tokens = load(case["model"]), len(case["ids"])
+    press = kvpress.KVzipPress(compression_ratio=case["ratio"], **case["settings"])
+    prepare, compress_post = press.prepare, press.compress_post
+    seen: dict[str, Any] = {}
+
+    def prepared(*arguments: Any, **options: Any) -> Any:
+        pairs = prepare(*arguments, **options)
+        if case["replays"] is not None:
+            pairs = [(torch.tensor([chunk]), torch.tensor([ids])) for chunk, ids in case["replays"]]
+        seen["replays"] = [[chunk[0].tolist(), ids[0].tolist()] for chunk, ids in pairs]
+        return pairs
+
+    def finish(model: Any) -> None:
+        seen["scores"] = press.score_val[:, 0].tolist()
+        compress_post(model)
+
+    press.prepare, press.compress_post = prepared, finish
+    with press(model):
+        model.model(input_ids=torch.tensor([case["ids"]]), past_key_values=DynamicCache())
+    heads = model.config.num_key_value_heads
+    kept = [unmasked(layer.self_attn, heads, tokens) for layer in model.model.layers]
+    return {"kept": kept, "scores": seen["scores"], "replays": seen["replays"], "wording": wording()}
+
+
+def wording() -> list[str]:
+    """Return the requests that the installed KVzip makes: for the first chunk, and for later ones."""
+    tree = ast.parse(textwrap.dedent(inspect.getsource(kvpress.KVzipPress.prepare)))
+    return [
+        node.value.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+    ]
+
+
+def decode(case: dict[str, Any]) -> dict[str, Any]:
+    """Decode given tokens at interval 1; return per step what each layer and KV head holds.
+
+    Also: the physical length of the cache after the last step, and whether a score was ever NaN.
+    """
+    model = load(case["model"])
+    base = base_press(case["method"], case["settings"])
+    press = kvpress.DecodingPress(base, compression_interval=1, target_size=case["target"])
+    heads = model.config.num_key_value_heads
+    held = {layer: [list(range(len(case["ids"]))) for _ in range(heads)] for layer in range(len(model.model.layers))}
+    scores: dict[int, Any] = {}
+    nan = False
+    listen(base.press if isinstance(base, kvpress.AdaKVPress) else base, scores)
+    original = press.compress
+    position = len(case["ids"])
+
+    def compress(module: Any, hidden: Any, keys: torch.Tensor, values: Any, *rest: Any) -> Any:
+        before = keys.clone()
+        found = original(module, hidden, keys, values, *rest)
+        tables = [[*table, position] for table in held[module.layer_idx]]
+        if not isinstance(base, kvpress.AdaKVPress):
+            rows = rows_of(found[0][0], before[0])
+            tables = [[table[row] for row in of_head] for table, of_head in zip(tables, rows, strict=True)]
+        held[module.layer_idx] = tables
+        return found
+
+    press.compress = compress
+    cache, steps = DynamicCache(), []
+    with press(model):
+        model(input_ids=torch.tensor([case["ids"]]), past_key_values=cache)
+        for token in case["tokens"]:
+            model(
+                input_ids=torch.tensor([[token]]), position_ids=torch.tensor([[position]]), past_key_values=cache
+            )
+            position += 1
+            steps.append([[sorted(table) for table in held[layer]] for layer in sorted(held)])
+            nan |= any(x != x for layer in scores.values() for head in layer for x in head)
+    return {"kept": steps, "length": cache.layers[0].keys.shape[2], "nan": nan}
+
+
+def in_order(by_layer: dict[int, Any]) -> list[Any]:
+    """Return the values, first layer first."""
+    return [by_layer[layer] for layer in sorted(by_layer)]
+
+
+KINDS = {"prefill": prefill, "kvzip": kvzip, "decode": decode}
+
+
+def main(folder: Path) -> None:
+    """Run all cases of a folder."""
+    logging.disable(logging.WARNING)
+    cases = json.loads((folder / "cases.json").read_text(encoding="utf-8"))
+    with torch.no_grad():
+        results = [KINDS[case["kind"]](case) for case in cases]
+    (folder / "results.json").write_text(json.dumps(results), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,205 @@
+"""A slow, obvious decoder: no cache, no slots, no batch. Every step runs the whole sequence again under masks.
+
+What a policy evicted is a token that later queries may not see. Scores are taken from the attention weights of the
+last query and combined by literal loops over layers and tokens, in Python floats.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+
+from inertia.eviction.aggregation import CoupledEMA, Cumulative, Decoupled
+from inertia.eviction.layers import layers_of
+
+
+@dataclass
+class Seen:
+    """What one layer showed for the last query: weights [Hq, T], query [Hq, D], keys and values [Hkv, T, D]."""
+
+    weights: torch.Tensor
+    query: torch.Tensor
+    keys: torch.Tensor
+    values: torch.Tensor
+
+
+def oracle_attention(module, query, key, value, attention_mask, scaling, oracle=None, **kwargs):
+    """Plain attention with repeated keys and one boolean mask [Hq, Q, T] per layer; remembers the last query."""
+    groups = query.shape[1] // key.shape[1]
+    logits = query @ key.repeat_interleave(groups, dim=1).transpose(-1, -2) * scaling
+    logits = logits.masked_fill(~oracle["masks"][module.layer_idx][None], float("-inf"))
+    weights = logits.float().softmax(-1)
+    output = weights.to(value.dtype) @ value.repeat_interleave(groups, dim=1)
+    oracle["seen"][module.layer_idx] = Seen(weights[0, :, -1], query[0, :, -1], key[0], value[0])
+    return output.transpose(1, 2), None
+
+
+@contextmanager
+def oracle_mode(model):
+    """Switch the model to `oracle_attention`."""
+    from transformers import AttentionInterface
+
+    AttentionInterface.register("oracle", oracle_attention)
+    before = model.config._attn_implementation
+    model.set_attn_implementation("oracle")
+    try:
+        yield
+    finally:
+        model.set_attn_implementation(before)
+
+
+def causal(length, window):
+    """Boolean [T, T] mask of a layer before any eviction."""
+    rows, columns = torch.arange(length)[:, None], torch.arange(length)[None, :]
+    mask = columns <= rows
+    return mask if window is None else mask & (rows - columns < window)
+
+
+def forward(model, ids, hidden, layers):
+    """Run all of `ids`; `hidden[layer][head]` maps a query position to the key positions that it may not see."""
+    length = len(ids)
+    heads = model.config.num_attention_heads
+    masks = {}
+    for layer, window in enumerate(layers.windows):
+        mask = causal(length, window).repeat(heads, 1, 1)
+        for head in range(heads):
+            for query, gone in hidden.get((layer, head), {}).items():
+                mask[head, query, sorted(gone)] = False
+        masks[layer] = mask
+    state = {"masks": masks, "seen": {}}
+    with torch.inference_mode(), oracle_mode(model):
+        logits = model(
+            input_ids=torch.tensor([ids]),
+            position_ids=torch.arange(length)[None],
+            use_cache=False,
+            oracle=state,
+        ).logits[0, -1]
+    return logits, state["seen"]
+
+
+def attention_score(seen, policy, positions):
+    """Scores of one layer, {kv head: {position: value}}: mean weight of the query heads of each KV head."""
+    groups = seen.weights.shape[0] // seen.keys.shape[0]
+    return {
+        head: {
+            p: sum(float(seen.weights[head * groups + g, p]) for g in range(groups)) / groups for p in positions[head]
+        }
+        for head in range(seen.keys.shape[0])
+    }
+
+
+SCORES = {"attention": attention_score}
+
+
+def aggregate(policy, old, scores):
+    """The literal recurrence for one token: `old` utility and the K layer scores, first layer first."""
+    rule = policy.aggregation
+    if isinstance(rule, CoupledEMA):
+        m = old
+        for s in scores:
+            m = rule.alpha * m + (1 - rule.alpha) * s
+        return m
+    if isinstance(rule, Cumulative):
+        m = old
+        for s in scores:
+            m = m + s
+        return m
+    assert isinstance(rule, Decoupled)
+    weights = rule.layers.weights(len(scores))
+    step = sum(w * s for w, s in zip(weights, scores, strict=True))
+    kind = rule.time.kind
+    if kind == "none":
+        return step
+    if kind == "cumulative":
+        return old + step
+    return rule.time.alpha * old + (1 - rule.time.alpha) * step
+
+
+def run(model, ids, policy, max_new_tokens, forced=None, scores=SCORES, seed=0):
+    """Decode under a policy; returns tokens, kept sets per step (nested as the public API) and logits per token."""
+    layers = layers_of(model.config)
+    eligible = layers.eligible
+    query_heads = model.config.num_attention_heads
+    kv_heads = model.config.num_key_value_heads
+    groups = query_heads // kv_heads
+    ids = list(ids)
+    prompt = len(ids)
+    # The set of tokens that each (eligible layer, KV head) still holds, and the utility of each unit's tokens.
+    alive = {(layer, head): set(range(prompt)) for layer in eligible for head in range(kv_heads)}
+    utility = {}
+    hidden = {}
+    logits, _ = forward(model, ids, hidden, layers)
+    out_logits, tokens, kept = [logits], [], []
+    tokens.append(forced[0] if forced is not None else int(logits.argmax()))
+    for step in range(1, max_new_tokens):
+        ids.append(tokens[-1])
+        newest = len(ids) - 1
+        for unit in alive:
+            alive[unit].add(newest)
+        for (layer, head), tokens_left in alive.items():
+            gone = set(range(newest)) - tokens_left
+            for g in range(groups):
+                hidden.setdefault((layer, head * groups + g), {})[newest] = gone
+        logits, seen = forward(model, ids, hidden, layers)
+        due = policy.evicts and policy.refresh.due(step)
+        layer_scores = {
+            layer: scores[policy.scorer.kind](
+                seen[layer], policy, {h: sorted(alive[(layer, h)]) for h in range(kv_heads)}
+            )
+            for layer in (eligible if due else ())
+        }
+        budget = policy.budget.tokens(prompt, prompt + step)
+        for unit, members in units(policy, eligible, kv_heads):
+            held = alive[members[0]]
+            m = utility.setdefault(unit, dict.fromkeys(range(prompt), 0.0))
+            others = [m[p] for p in held if p != newest]
+            mean = sum(others) / len(others)
+            prior = 0.0 if due and policy.new_token.on_refresh == "zero" else mean
+            m[newest] = prior
+            if due:
+                for p in held:
+                    per_layer = [
+                        sum(layer_scores[layer][h][p] for h in heads) / len(heads)
+                        for layer, heads in by_layer(members).items()
+                    ]
+                    m[p] = aggregate(policy, m[p], per_layer)
+            spared = {newest} if not due and policy.new_token.when_frozen == "protect" else set()
+            if policy.protect.newest:
+                spared.add(newest)
+            spared |= {p for p in held if p < policy.protect.sinks or p > newest - policy.protect.recent}
+            while budget is not None and len(held) > budget:
+                victim = min((p for p in held if p not in spared), key=lambda p: (m[p], -p))
+                for member in members:
+                    alive[member].discard(victim)
+        kept.append(nest(policy, alive, eligible, kv_heads))
+        out_logits.append(logits)
+        tokens.append(forced[step] if forced is not None else int(logits.argmax()))
+    return tokens, kept, torch.stack(out_logits)
+
+
+def units(policy, eligible, kv_heads):
+    """The units of a scope: (name, its (layer, head) members)."""
+    if policy.scope == "shared":
+        return [("all", [(layer, h) for layer in eligible for h in range(kv_heads)])]
+    if policy.scope == "per_layer":
+        return [((layer,), [(layer, h) for h in range(kv_heads)]) for layer in eligible]
+    return [((layer, h), [(layer, h)]) for layer in eligible for h in range(kv_heads)]
+
+
+def by_layer(members):
+    """Group (layer, head) members by layer, in order."""
+    grouped = {}
+    for layer, head in members:
+        grouped.setdefault(layer, []).append(head)
+    return grouped
+
+
+def nest(policy, alive, eligible, kv_heads):
+    """Kept positions nested as `Generation.kept`."""
+    if policy.scope == "shared" or not policy.evicts:
+        return sorted(alive[(eligible[0], 0)])
+    if policy.scope == "per_layer":
+        return [sorted(alive[(layer, 0)]) for layer in eligible]
+    return [[sorted(alive[(layer, h)]) for h in range(kv_heads)] for layer in eligible]

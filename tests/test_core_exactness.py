@@ -1,0 +1,227 @@
+"""Exactness gates: a full budget is plain generate, together equals alone, and no state survives an example."""
+
+from __future__ import annotations
+
+import models
+import pytest
+import torch
+
+from inertia import Policy, generate
+from inertia.eviction.aggregation import Decoupled
+from inertia.eviction.budget import SeenRatio, Tokens
+from inertia.eviction.cache import Slots
+from inertia.eviction.refresh import Every
+
+ARCHITECTURES = ["llama", "qwen2", "qwen3", "mistral", "gemma3", "qwen3_moe"]
+
+
+def plain(network, ids, new, eos=None):
+    """transformers' own greedy decoding, told everything that could make it differ."""
+    from transformers import GenerationConfig
+
+    settings = GenerationConfig(do_sample=False, max_new_tokens=new, eos_token_id=eos, pad_token_id=0)
+    out = network.generate(ids, attention_mask=torch.ones_like(ids), generation_config=settings)
+    return out[0, ids.shape[1] :].tolist()
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_a_budget_that_is_never_exceeded_is_plain_generate(architecture):
+    network, ids, new = models.tiny(architecture), models.prompt(30), 16
+    never = Policy.named("inertiakv", tokens=30 + new - 1)
+    full, wide = generate(network, ids, [Policy.named("full_cache"), never], new)
+    assert full.tokens == wide.tokens == plain(network, ids, new)
+    assert full.evictions == wide.evictions == 0
+    assert full.retained_tokens == 30 + new - 1
+
+
+def test_one_less_than_that_does_evict():
+    network, ids, new = models.tiny(), models.prompt(30), 16
+    (out,) = generate(network, ids, [Policy.named("inertiakv", tokens=30 + new - 2)], new, trace=True)
+    assert out.evictions == 1
+    assert len(out.kept[-1]) == 30 + new - 2
+
+
+MIXED = [
+    Policy.named("inertiakv", tokens=6),
+    Policy.named("full_cache"),
+    Policy.named("inertiakv", alpha=0, tokens=7),
+    Policy(aggregation=Decoupled(), scope="per_head", budget=Tokens(6)),
+    Policy(aggregation=Decoupled(), scope="per_layer", budget=Tokens(6)),
+    Policy.named("score_free", tokens=20),
+    Policy.named("h2o", tokens=6),
+    Policy(refresh=Every(3), budget=SeenRatio(0.75)),
+    Policy.named("inertiakv_lazy", tokens=7),
+]
+
+
+@pytest.mark.parametrize("architecture", ["llama", "gemma3"])
+@pytest.mark.parametrize("eos", [None, 40])
+def test_together_equals_alone_in_any_order(architecture, eos):
+    network, ids = models.tiny(architecture), models.prompt(25)
+    alone = [generate(network, ids, [policy], 14, eos_token_id=eos, trace=True)[0] for policy in MIXED]
+    for order in (range(len(MIXED)), reversed(range(len(MIXED)))):
+        order = list(order)
+        outs = generate(network, ids, [MIXED[i] for i in order], 14, eos_token_id=eos, trace=True)
+        for i, out in zip(order, outs, strict=True):
+            assert (out.tokens, out.kept, out.stop) == (alone[i].tokens, alone[i].kept, alone[i].stop)
+            assert (out.retained_tokens, out.cache_bytes, out.peak_tokens) == (
+                alone[i].retained_tokens,
+                alone[i].cache_bytes,
+                alone[i].peak_tokens,
+            )
+
+
+def test_rows_that_end_early_do_not_disturb_the_others():
+    network, ids = models.tiny(seed=4), models.prompt(25, seed=2)
+    free = generate(network, ids, MIXED, 20)
+    # The first two tokens are common to all policies, so an end among them would end every row at once.
+    ends = {out.tokens[position] for position, out in zip((9, 3, 5, 12, 7), free, strict=False)}
+    ends = list(ends - set(free[0].tokens[:2]))
+    outs = generate(network, ids, MIXED, 20, eos_token_id=ends)
+    for out, whole in zip(outs, free, strict=True):
+        stop = next((i for i, token in enumerate(whole.tokens) if token in ends), 19)
+        assert out.tokens == whole.tokens[: stop + 1]
+        assert out.stop == ("eos" if whole.tokens[stop] in ends else "length")
+    assert len({len(out.tokens) for out in outs}) > 2, "the case must have rows of different lengths"
+
+
+def test_answers_do_not_depend_on_what_ran_before():
+    network = models.tiny()
+    first, second = models.prompt(20, seed=1), models.prompt(31, seed=2)
+    policy = [Policy.named("h2o", tokens=5)]
+    ab = [generate(network, ids, policy, 10, trace=True)[0].kept for ids in (first, second)]
+    ba = [generate(network, ids, policy, 10, trace=True)[0].kept for ids in (second, first)]
+    assert ab == ba[::-1]
+
+
+def test_the_attention_implementation_is_restored_on_any_exit(monkeypatch):
+    from inertia.eviction import session
+
+    network, ids = models.tiny(), models.prompt(12)
+    generate(network, ids, [Policy.named("inertiakv", tokens=5)], 4)
+    assert network.config._attn_implementation == "sdpa"
+    monkeypatch.setattr(session.DecodeBatch, "advance", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        generate(network, ids, [Policy.named("inertiakv", tokens=5)], 6)
+    assert network.config._attn_implementation == "sdpa"
+
+
+def test_dead_slots_are_never_read(monkeypatch):
+    """Slots that hold NaN before they are written must not reach any output (0 x NaN is NaN)."""
+    network, ids = models.tiny(), models.prompt(20)
+    policies = [Policy.named("inertiakv", tokens=n) for n in (6, 7, 26)] + [Policy(budget=SeenRatio(0.7))]
+    clean = [out.tokens for out in generate(network, ids, policies, 10)]
+    make = Slots.__init__
+
+    def poisoned(self, rows, capacity, like):
+        make(self, rows, capacity, like)
+        self.keys.fill_(float("nan"))
+
+    monkeypatch.setattr(Slots, "__init__", poisoned)
+    assert [out.tokens for out in generate(network, ids, policies, 10)] == clean
+
+
+def test_first_token_comes_from_the_prefill():
+    network, ids = models.tiny(), models.prompt(15)
+    (out,) = generate(network, ids, [Policy.named("inertiakv", tokens=4)], 1, trace=True)
+    assert out.tokens == plain(network, ids, 1)
+    assert out.kept == []
+    assert (out.retained_tokens, out.evictions, out.peak_tokens) == (15, 0, 15)
+
+
+def test_eos_as_first_token_ends_every_row():
+    network, ids = models.tiny(), models.prompt(15)
+    first = plain(network, ids, 1)[0]
+    outs = generate(network, ids, MIXED, 10, eos_token_id=[first, 1])
+    assert {tuple(out.tokens) for out in outs} == {(first,)}
+    assert {out.stop for out in outs} == {"eos"}
+
+
+def test_step_one_sees_the_whole_prompt():
+    """The second token's logits are those of the full cache under every policy."""
+    network, ids = models.tiny(), models.prompt(40)
+    full, tight = generate(
+        network, ids, [Policy.named("full_cache"), Policy.named("inertiakv", tokens=1)], 4, return_logits=True
+    )
+    torch.testing.assert_close(full.logits[:2], tight.logits[:2], atol=0, rtol=0)
+    assert not torch.allclose(full.logits[2], tight.logits[2], atol=1e-3)
+
+
+def test_forced_tokens_are_fed_and_returned():
+    network, ids = models.tiny(), models.prompt(18)
+    forced = [7, 8, 9, 10, 11]
+    policies = [Policy.named("full_cache"), Policy.named("inertiakv", tokens=6)]
+    full, _ = generate(network, ids, policies, 5, forced_tokens=forced, eos_token_id=9, return_logits=True)
+    assert full.tokens == forced and full.stop == "length"
+    with torch.inference_mode():
+        whole = network(torch.cat([ids, torch.tensor([forced])], 1)).logits[0, 17:22]
+    torch.testing.assert_close(full.logits, whole, atol=1e-4, rtol=0)
+
+
+def test_cache_bytes_are_what_the_slots_take():
+    network, ids = models.tiny(), models.prompt(40)  # 3 layers, 3 KV heads, head size 8, fp32
+    full, tight = generate(network, ids, [Policy.named("full_cache"), Policy.named("inertiakv", tokens=10)], 6)
+    assert full.cache_bytes == 2 * 3 * 3 * 8 * 4 * (40 + 5)
+    assert tight.cache_bytes == 2 * 3 * 3 * 8 * 4 * (10 + 1)
+
+
+def test_the_budget_is_never_exceeded_after_a_step():
+    network, ids = models.tiny(), models.prompt(40)
+    (out,) = generate(network, ids, [Policy.named("inertiakv_lazy", tokens=9)], 30, trace=True)
+    assert {len(kept) for kept in out.kept} == {9}
+    assert out.peak_tokens == 9 and out.retained_tokens == 9 and out.evictions == 40 + 29 - 9
+
+
+@pytest.mark.parametrize("dtype, tolerance", [(torch.bfloat16, 0.12), (torch.float16, 0.02)])
+def test_half_precision_stays_within_a_stated_tolerance(dtype, tolerance):
+    """Scores and utilities are fp32 whatever the model's dtype; logits may differ by the dtype's rounding."""
+    ids, forced = models.prompt(30), list(range(5, 15))
+    policy = [Policy.named("full_cache")]
+    wanted = generate(models.tiny(), ids, policy, 10, forced_tokens=forced, return_logits=True)[0].logits
+    got = generate(models.tiny().to(dtype), ids, policy, 10, forced_tokens=forced, return_logits=True)[0].logits
+    assert (wanted - got).abs().max() < tolerance * wanted.abs().max()
+    outs = generate(models.tiny().to(dtype), ids, MIXED, 10)
+    assert all(len(out.tokens) == 10 for out in outs)
+
+
+def test_nan_scores_stop_the_run():
+    network = models.tiny()
+    network.model.layers[1].self_attn.q_proj.weight.data[0, 0] = float("nan")
+    with pytest.raises(FloatingPointError, match="NaN"):
+        generate(network, models.prompt(12), [Policy.named("inertiakv", tokens=4)], 5)
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"input_ids": torch.zeros(2, 5, dtype=torch.long)}, r"\[1, L0\]"),
+        ({"input_ids": torch.zeros(1, 0, dtype=torch.long)}, r"L0 >= 1"),
+        ({"policies": []}, "at least one Policy"),
+        ({"policies": ["inertiakv"]}, "Policy.named"),
+        ({"max_new_tokens": 0}, "max_new_tokens=0"),
+        ({"forced_tokens": [1, 2]}, "forced_tokens has 2"),
+        ({"input_ids": torch.zeros(1, 4095, dtype=torch.long)}, "window of 4096"),
+        (
+            {"policies": [Policy(budget=Tokens(4), protect=__import__("inertia").eviction.protect.Protect(sinks=2))]},
+            None,
+        ),
+    ],
+)
+def test_bad_calls_say_what_is_wrong(change, message):
+    call = {
+        "input_ids": models.prompt(9),
+        "policies": [Policy.named("full_cache")],
+        "max_new_tokens": 4,
+        **change,
+    }
+    if message is None:
+        assert generate(models.tiny(), call["input_ids"], call["policies"], 4)
+        return
+    with pytest.raises(ValueError, match=message):
+        generate(
+            models.tiny(),
+            call["input_ids"],
+            call["policies"],
+            call["max_new_tokens"],
+            forced_tokens=call.get("forced_tokens"),
+        )

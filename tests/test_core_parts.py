@@ -1,0 +1,183 @@
+"""The parts of a policy by themselves: aggregation, budget, selection, protection, refresh, descriptions."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from inertia import Policy
+from inertia.eviction.aggregation import (
+    CoupledEMA,
+    Cumulative,
+    Decoupled,
+    Geometric,
+    Single,
+    TimeEMA,
+    Weights,
+)
+from inertia.eviction.budget import KeepRatio, Ratio, SeenRatio, Tokens
+from inertia.eviction.methods import METHODS
+from inertia.eviction.new_token import NewToken
+from inertia.eviction.protect import Protect
+from inertia.eviction.refresh import Every, Once
+from inertia.eviction.selection import TopK
+
+
+@given(alpha=st.floats(0, 1), scores=st.lists(st.lists(st.floats(0, 1), min_size=5, max_size=5), max_size=4))
+def test_coupled_ema_is_the_loop_over_layers_and_steps(alpha, scores):
+    lam, weights = CoupledEMA(alpha).linear(5)
+    looped = product = 0.0
+    for step in scores:
+        for s in step:
+            looped = alpha * looped + (1 - alpha) * s
+        product = lam * product + sum(w * s for w, s in zip(weights, step, strict=True))
+    assert math.isclose(looped, product, rel_tol=1e-9, abs_tol=1e-12)
+
+
+def test_end_points_of_the_coupled_ema():
+    assert CoupledEMA(0).linear(4) == (0.0, (0.0, 0.0, 0.0, 1.0))
+    assert CoupledEMA(1).linear(4) == (1.0, (0.0, 0.0, 0.0, 0.0))
+
+
+@given(alpha=st.floats(0.01, 0.99), layers=st.integers(1, 40))
+def test_coupled_ema_is_nested_in_the_decoupled_family(alpha, layers):
+    coupled = CoupledEMA(alpha).linear(layers)
+    nested = Decoupled(Geometric(alpha), TimeEMA(alpha**layers)).linear(layers)
+    assert math.isclose(coupled.lam, nested.lam, rel_tol=1e-9)
+    for a, b in zip(coupled.weights, nested.weights, strict=True):
+        assert math.isclose(a, b, rel_tol=1e-6, abs_tol=1e-12)
+
+
+def test_layer_order_matters_and_the_last_layer_weighs_most():
+    weights = CoupledEMA(0.8).linear(6).weights
+    assert list(weights) == sorted(weights) and weights[0] < weights[-1]
+
+
+@pytest.mark.parametrize(
+    "ratio, tokens, kept",
+    [(0.9, 100, 10), (0.9, 64029, 6402), (0.75, 10, 2), (0.95, 10, 1), (0, 7, 7), (0.7, 10, 3)],
+)
+def test_ratios_are_decimal(ratio, tokens, kept):
+    assert Ratio(ratio).tokens(tokens, tokens) == kept
+
+
+@given(tokens=st.integers(1, 10_000), percent=st.integers(0, 99))
+def test_ratio_removed_and_kept_agree_with_exact_arithmetic(tokens, percent):
+    exact = max(1, tokens * (100 - percent) // 100)
+    assert Ratio(percent / 100).tokens(tokens, tokens) == exact
+    assert SeenRatio(percent / 100).tokens(3, tokens) == exact
+    if percent > 0:
+        assert KeepRatio((100 - percent) / 100).tokens(tokens, tokens) == exact
+
+
+@given(data=st.data(), count=st.integers(2, 12))
+def test_selection_keeps_the_best_and_of_equals_the_earliest(data, count):
+    """Integer utilities, so that ties are real; the oracle is a sort of (utility, -position) pairs."""
+    utility = data.draw(st.lists(st.integers(0, 3), min_size=count, max_size=count))
+    keep = data.draw(st.integers(1, count))
+    protected = data.draw(st.lists(st.booleans(), min_size=count, max_size=count))
+    if sum(protected) > keep:
+        protected = [False] * count
+    ranked = sorted(range(count), key=lambda p: (not protected[p], -utility[p], p))
+    mask = torch.tensor(protected) if any(protected) else None
+    kept = TopK().keep(torch.tensor(utility, dtype=torch.float), torch.arange(count), mask, keep)
+    assert kept.tolist() == sorted(ranked[:keep])
+
+
+@given(data=st.data(), count=st.integers(2, 12))
+def test_the_victim_is_the_worst_and_of_equals_the_latest_whatever_the_slot_order(data, count):
+    utility = data.draw(st.lists(st.integers(0, 3), min_size=count, max_size=count))
+    positions = data.draw(st.permutations(range(100, 100 + count)))
+    empty = data.draw(st.integers(0, count - 1))
+    slots = [-1 if slot < empty else position for slot, position in enumerate(positions)]
+    protected = [p == max(slots) and count - empty > 1 for p in slots]
+    wanted = min(
+        (slot for slot in range(count) if slots[slot] >= 0 and not protected[slot]),
+        key=lambda slot: (utility[slot], -slots[slot]),
+    )
+    victim = TopK().victim(torch.tensor(utility, dtype=torch.float), torch.tensor(slots), torch.tensor(protected))
+    assert int(victim) == wanted
+
+
+def test_protection_counts_positions_not_slots():
+    positions = torch.tensor([9, 0, -1, 4, 1, 8])
+    assert Protect(sinks=1, recent=2).mask(positions, 9).tolist() == [True, True, False, False, False, True]
+    assert Protect(newest=True).mask(positions, 9).tolist() == [True, False, False, False, False, False]
+
+
+def test_refresh_rules():
+    assert [step for step in range(1, 10) if Every(4).due(step)] == [1, 5, 9]
+    assert [step for step in range(1, 10) if Every().due(step)] == list(range(1, 10))
+    assert [step for step in range(1, 10) if Once().due(step)] == [1]
+
+
+BAD = [
+    (lambda: CoupledEMA(1.5), r"alpha=1.5.*\[0, 1\]"),
+    (lambda: CoupledEMA(-0.1), r"alpha=-0.1"),
+    (lambda: CoupledEMA("a"), "not a number"),
+    (lambda: CoupledEMA(True), "not a number"),
+    (lambda: CoupledEMA(float("nan")), "out of range"),
+    (lambda: Ratio(1), r"\[0, 1\)"),
+    (lambda: Ratio(-0.5), "compression_ratio=-0.5"),
+    (lambda: KeepRatio(0), "keeps nothing"),
+    (lambda: Tokens(0), "budget.count=0.*>= 1"),
+    (lambda: Tokens(5.0), "not an integer"),
+    (lambda: Every(0), "refresh.interval=0"),
+    (lambda: Protect(sinks=-1), "protect.sinks=-1"),
+    (lambda: NewToken("max"), "new_token.on_refresh='max'.*'zero'"),
+    (lambda: Policy(scope="global"), "scope='global'.*'shared'"),
+    (lambda: Policy(scope="per_head"), "aggregation=decoupled"),
+    (lambda: Policy(scope="per_layer", aggregation=Decoupled(Geometric(0.5))), "shared only"),
+    (lambda: Policy(budget=Tokens(3), protect=Protect(sinks=2, recent=2)), "up to 4 slots.*3 tokens"),
+    (lambda: Policy.named("inertia"), "'inertia' is unknown.*inertiakv"),
+    (lambda: Policy.named("h2o", alpha=0.5), "no setting 'alpha'.*compression_ratio"),
+    (lambda: Policy.named("inertiakv", tokens=5, compression_ratio=0.5), "both given"),
+    (lambda: Single(3).weights(3), "index=3 does not exist.*3 eligible"),
+    (lambda: Weights((1, 2)).weights(3), "has 2 weights.*3 eligible"),
+    (lambda: Weights((0, 0)), "sum to 0"),
+    (lambda: Weights((-1, 2)), "layers.values=-1"),
+]
+
+
+@pytest.mark.parametrize("make, message", BAD)
+def test_bad_settings_name_value_and_allowed(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_zero_is_a_value():
+    assert Policy.named("inertiakv", alpha=0).aggregation.alpha == 0
+    assert Policy.named("inertiakv", compression_ratio=0).budget.tokens(7, 7) == 7
+
+
+def test_descriptions_tell_policies_apart_and_nothing_else():
+    described = {repr(Policy.named(name).describe()) for name in METHODS}
+    assert len(described) == len(METHODS)
+    assert Policy.named("inertiakv", alpha=0.8) == Policy.named("inertiakv")
+    full = Policy.named("full_cache")
+    assert full.describe() == Policy(aggregation=Cumulative(), budget=full.budget).describe()
+
+
+def test_a_part_from_outside_is_named_by_its_path():
+    from dataclasses import dataclass
+
+    @dataclass(frozen=True)
+    class Mine:
+        signed = False
+        strength: float = 2.0
+
+        def score(self, view):
+            return view.weights.sum(2)
+
+    described = Policy(scorer=Mine()).describe()["scorer"]
+    assert described["kind"].endswith(":test_a_part_from_outside_is_named_by_its_path.<locals>.Mine")
+    assert described["strength"] == 2.0
+
+
+def test_the_prior_is_chosen_by_the_scorer_and_recorded():
+    assert Policy().describe()["new_token"]["on_refresh"] == "zero"
+    assert Policy(new_token=NewToken("mean")).describe()["new_token"]["on_refresh"] == "mean"

@@ -1,0 +1,53 @@
+"""RULER with the embedded model's tokenizer: the lengths a laptop runs at."""
+
+from __future__ import annotations
+
+import pytest
+
+from inertia.backbones import FetchError, load_tokenizer, read
+from inertia.benchmarks.render import Renderer
+from inertia.benchmarks.ruler import TASKS, examples, shortest
+from inertia.paths import config_dir
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def renderer() -> Renderer:
+    config = read(config_dir() / "backbone" / "smollm2-135m.yaml")
+    try:
+        return Renderer(load_tokenizer(config), config.chat_template)
+    except FetchError as error:
+        pytest.skip(f"the embedded model cannot be had: {error}")
+
+
+@pytest.mark.parametrize(("task", "length"), [("vt", 626), ("cwe", 878), *((task, 1024) for task in TASKS)])
+def test_examples_fit_at_laptop_lengths(renderer: Renderer, task: str, length: int) -> None:
+    rows = list(examples(task, length, 20, 42, renderer))
+    sizes = [len(renderer.render(row).ids) + row.max_new_tokens for row in rows]
+    assert len(rows) == 20 and max(sizes) <= length
+    # A unit is one noise sentence, needle, word: less than 100 tokens in every task.
+    assert min(sizes) > length - 100
+
+
+@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("length", [4096, 8192])
+def test_examples_fit_the_models_window(renderer: Renderer, task: str, length: int) -> None:
+    for row in examples(task, length, 3, 42, renderer):
+        assert length - 100 < len(renderer.render(row).ids) + row.max_new_tokens <= length
+
+
+def test_the_shortest_lengths_are_those_known_for_this_tokenizer(renderer: Renderer) -> None:
+    assert 600 <= shortest("vt", renderer) <= 626
+    assert 860 <= shortest("cwe", renderer) <= 878
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_the_context_ends_where_the_question_starts(renderer: Renderer, task: str) -> None:
+    for row in examples(task, 1024, 5, 0, renderer):
+        prompt = renderer.render(row)
+        decode = renderer.tokenizer.decode
+        assert decode(prompt.ids) == prompt.text
+        assert decode(prompt.ids[: prompt.context_end]).endswith(row.context[-200:])
+        assert decode(prompt.ids[prompt.context_end :]).startswith(row.question)
+        assert prompt.text.endswith("assistant\n" + row.answer_prefix)

@@ -1,0 +1,264 @@
+"""The mirror, read back from the files W&B writes offline.
+
+The reader below follows the layout of 0.31's transaction log, which is no stable interface: it lives in the
+tests only, and the harness reads its own records.
+"""
+
+from __future__ import annotations
+
+import builtins
+import json
+import logging
+import os
+import struct
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from inertia.records import open_cell, read_cell
+from inertia.records.wandb_mirror import clean_tags, mirror, run_config, run_summary
+
+IDENTITY = {
+    "backbone": {"name": "tiny"},
+    "benchmark": {"name": "ruler", "task": "vt", "length": 1024},
+    "policy": {"aggregation": {"name": "ema", "alpha": 0.8}, "protect": None},
+}
+BLOCK = 32 * 1024
+
+
+def records(path: Path) -> Iterator[Any]:
+    from wandb.proto import wandb_internal_pb2
+
+    data = path.read_bytes()
+    assert data[:4] == b":W&B" and struct.unpack("<H", data[4:6])[0] == 0xBEE1
+    assert len(data) < BLOCK, "the parts of a record that is still being written would need more care"
+    place, parts = 7, b""
+    while place + 7 <= len(data):
+        left = BLOCK - place % BLOCK
+        if left < 7:
+            place += left
+            continue
+        size, kind = struct.unpack("<HB", data[place + 4 : place + 7])
+        parts += data[place + 7 : place + 7 + size]
+        place += 7 + size
+        if kind in (1, 4):
+            record = wandb_internal_pb2.Record()
+            record.ParseFromString(parts)
+            parts = b""
+            yield record
+
+
+def written(path: Path) -> list[Any]:
+    """Wait for the exit record: W&B's own process completes the file some milliseconds after `finish`."""
+    for _ in range(400):
+        found = list(records(path))
+        if any(record.WhichOneof("record_type") == "exit" for record in found):
+            return found
+        time.sleep(0.05)
+    raise TimeoutError(f"{path} has no exit record after 20 seconds")
+
+
+def read_back(directory: Path, name: str) -> dict[str, Any]:
+    (path,) = directory.rglob(f"run-{name}.wandb")
+    found: dict[str, Any] = {"config": {}, "summary": {}, "exits": []}
+    for record in written(path):
+        kind = record.WhichOneof("record_type")
+        if kind == "run":
+            found["run"] = record.run
+            found["config"].update(
+                {item.key: json.loads(item.value_json) for item in record.run.config.update}
+            )
+        elif kind == "config":
+            found["config"].update({item.key: json.loads(item.value_json) for item in record.config.update})
+        elif kind == "summary":
+            keys = {item.key or "/".join(item.nested_key): item.value_json for item in record.summary.update}
+            found["summary"].update({key: json.loads(value) for key, value in keys.items()})
+        elif kind == "exit":
+            found["exits"].append(record.exit.exit_code)
+    return found
+
+
+def cell(root: Path, n: int = 3, *, done: int | None = None, seed: int = 0, **changes: Any) -> Path:
+    planned = [f"e{index}" for index in range(n)]
+    with open_cell(
+        root / "runs",
+        {**IDENTITY, "seed": seed},
+        label="tiny_ruler",
+        planned=planned,
+        config={7: "x"},
+        provenance={"code": "abc"},
+    ) as writer:
+        for index, name in enumerate(planned[:done]):
+            row = {
+                "example_id": name,
+                "task": "vt",
+                "index": index,
+                "prediction": "p",
+                "score": 1.0,
+                **changes,
+            }
+            writer.append({**row, "metrics": {"lenient": 0.5}})
+        if done is None:
+            writer.seal()
+    return writer.directory
+
+
+@pytest.fixture(autouse=True)
+def no_key(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in [name for name in os.environ if name.startswith("WANDB_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    (tmp_path / "home").mkdir()
+
+
+def test_a_cell_is_written_offline_and_read_back(tmp_path: Path) -> None:
+    folder = cell(tmp_path)
+    odd = "a/b: c" + "x" * 100
+    name = mirror(
+        folder, directory=tmp_path / "wandb", group="sweep 1", tags=["tiny", odd, "tiny"], project="in/ertia#"
+    )
+    read = read_cell(folder)
+    assert name == read.id
+    found = read_back(tmp_path / "wandb", read.id)
+    run = found["run"]
+    assert (run.run_id, run.display_name, run.project) == (read.id, "tiny_ruler", "in-ertia")
+    assert (run.run_group, run.job_type) == ("sweep 1", "eval")
+    assert list(run.tags) == ["tiny", "a-b- c" + "x" * 58]
+    assert run.host == "" or run.host is None
+    assert found["config"]["policy"] == IDENTITY["policy"] and found["config"]["cell_id"] == read.id
+    assert found["config"]["run"] == {"7": "x"} and found["config"]["provenance"] == {"code": "abc"}
+    summary = found["summary"]
+    assert summary["ruler/vt/score"] == 1.0 and summary["ruler/vt/n"] == 3
+    assert summary["ruler/vt/score_low"] == pytest.approx(read.summary["score"]["low"])
+    assert summary["ruler/vt/lenient"] == 0.5
+    assert found["exits"] == [0]
+
+
+def test_every_file_stays_below_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = cell(tmp_path)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    before = dict(os.environ)
+    assert mirror(folder, directory=tmp_path / "wandb")
+    assert dict(os.environ) == before
+    assert not any((tmp_path / "elsewhere").iterdir())
+    assert not [path for path in (tmp_path / "home").rglob("*") if path.is_file()]
+
+
+def test_the_table_is_capped_and_has_no_contexts(tmp_path: Path) -> None:
+    folder = cell(tmp_path, 8, prediction="y" * 2000, references=["z" * 900, "b"])
+    mirror(folder, directory=tmp_path / "wandb", max_examples=5)
+    (path,) = (tmp_path / "wandb").rglob("files/media/table/*.json")
+    table = json.loads(path.read_text())
+    assert len(table["data"]) == 5
+    row = dict(zip(table["columns"], table["data"][0], strict=True))
+    assert row["prediction"] == "y" * 500 + "..." and len(row["references"]) == 503
+    assert not {"context", "prompt", "telemetry", "tokens"} & set(table["columns"])
+
+
+def test_two_cells_are_two_runs_and_a_repeat_can_be_another(tmp_path: Path) -> None:
+    first, second = cell(tmp_path), cell(tmp_path, seed=1)
+    names = [mirror(folder, directory=tmp_path / "wandb") for folder in (first, second)]
+    names.append(mirror(first, directory=tmp_path / "wandb", attempt=2))
+    assert names == [read_cell(first).id, read_cell(second).id, read_cell(first).id + "-a2"]
+    assert [read_back(tmp_path / "wandb", name)["run"].run_id for name in names] == names
+    assert [read_back(tmp_path / "wandb", name)["config"]["seed"] for name in names] == [0, 1, 0]
+
+
+def test_a_run_of_the_job_itself_goes_on(tmp_path: Path) -> None:
+    import wandb
+
+    folder = cell(tmp_path)
+    with wandb.init(mode="offline", dir=str(tmp_path), project="job") as own:
+        assert mirror(folder, directory=tmp_path / "wandb")
+        assert wandb.run is own
+        own.log({"still": 1})
+
+
+def test_online_without_a_key_is_offline(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    folder = cell(tmp_path)
+    assert mirror(folder, mode="online", directory=tmp_path / "wandb") == read_cell(folder).id
+    assert "no key: writing offline" in caplog.text
+    assert list((tmp_path / "wandb").rglob("*.wandb"))
+
+
+def test_an_incomplete_cell_shows_its_counts_and_no_score(tmp_path: Path) -> None:
+    summary = run_summary(read_cell(cell(tmp_path, 20, done=17)))
+    assert summary["ruler/vt/n"] == 17 and summary["ruler/vt/planned"] == 20
+    assert "ruler/vt/score" not in summary and "ruler/vt/lenient" not in summary
+
+
+def test_disabled_does_not_even_import(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(builtins, "__import__", _refuse_wandb(builtins.__import__))
+    assert mirror(tmp_path / "nowhere", mode="disabled", directory=tmp_path / "wandb") is None
+    assert not (tmp_path / "wandb").exists()
+
+
+def _refuse_wandb(real: Any) -> Any:
+    def importer(name: str, *arguments: Any, **keywords: Any) -> Any:
+        if name == "wandb":
+            raise ImportError("no wandb here")
+        return real(name, *arguments, **keywords)
+
+    return importer
+
+
+def test_nothing_that_goes_wrong_reaches_the_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    import wandb
+
+    folder = cell(tmp_path)
+    (tmp_path / "file").write_text("not a folder")
+
+    def check(message: str, target: Path = tmp_path / "wandb", source: Path = folder) -> None:
+        caplog.clear()
+        with caplog.at_level(logging.WARNING):
+            assert mirror(source, directory=target) is None
+        assert "failed" in caplog.text and message in caplog.text and "mirror it again" in caplog.text
+
+    check("NotADirectoryError", target=tmp_path / "file" / "wandb")
+    check("manifest.json is missing", source=tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(builtins, "__import__", _refuse_wandb(builtins.__import__))
+        check("no wandb here")
+    with monkeypatch.context() as patch:
+        patch.setattr(wandb, "init", lambda **_: (_ for _ in ()).throw(wandb.errors.CommError("no network")))
+        check("no network")
+    with monkeypatch.context() as patch:
+        patch.setattr(wandb, "Table", lambda **_: 1 / 0)
+        check("division by zero")
+    assert wandb.run is None, "a run that failed half-way is finished, not left open"
+    assert mirror(folder, directory=tmp_path / "after") == read_cell(folder).id
+
+
+def test_an_interrupt_is_not_swallowed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import wandb
+
+    def interrupt(**_: Any) -> None:
+        raise KeyboardInterrupt
+
+    folder = cell(tmp_path)
+    monkeypatch.setattr(wandb, "init", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        mirror(folder, directory=tmp_path / "wandb")
+
+
+@pytest.mark.parametrize(
+    ("tags", "expected"),
+    [
+        (["ok", "", "  ", "ok"], ["ok"]),
+        (["x" * 70], ["x" * 64]),
+        (["a\nb", "é/ü", "smollm2-135m", "alpha=0.8"], ["a-b", "smollm2-135m", "alpha=0.8"]),
+    ],
+)
+def test_tags_are_cleaned(tags: list[str], expected: list[str]) -> None:
+    assert clean_tags(tags) == expected
+
+
+def test_config_keys_are_text_all_the_way_down(tmp_path: Path) -> None:
+    config = run_config(read_cell(cell(tmp_path)))
+    assert json.loads(json.dumps(config)) == config

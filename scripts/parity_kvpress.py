@@ -21,6 +21,7 @@ from typing import Any
 
 import kvpress
 import torch
+import transformers
 from transformers import AutoModelForCausalLM, DynamicCache
 
 BASES = {
@@ -48,7 +49,7 @@ def base_press(method: str, settings: dict[str, Any]) -> Any:
 
 
 def rows_of(after: torch.Tensor, before: torch.Tensor) -> list[list[int]]:
-    """Return per KV head where each kept key stood, ascending; keys are [Hkv, S, D].
+    """Return per KV head where each kept key stood, in the cache's order (that of scores); keys are [Hkv, S, D].
 
     Raises:
         RuntimeError: a key cannot be told from another.
@@ -58,7 +59,7 @@ def rows_of(after: torch.Tensor, before: torch.Tensor) -> list[list[int]]:
         equal = (kept[:, None] == all_keys[None]).all(-1)
         if not bool((equal.sum(-1) == 1).all()):
             raise RuntimeError("cached keys are not unique, so kept positions cannot be read off them.")
-        found.append(sorted(equal.int().argmax(-1).tolist()))
+        found.append(equal.int().argmax(-1).tolist())
     return found
 
 
@@ -99,7 +100,7 @@ def prefill(case: dict[str, Any]) -> dict[str, Any]:
         if masks:
             kept[module.layer_idx] = unmasked(module, before.shape[1], tokens)
         else:
-            kept[module.layer_idx] = rows_of(found[0][0], before[0])
+            kept[module.layer_idx] = [sorted(rows) for rows in rows_of(found[0][0], before[0])]
         return found
 
     press.compress = compress
@@ -195,6 +196,7 @@ KINDS = {"prefill": prefill, "kvzip": kvzip, "decode": decode}
 def main(folder: Path) -> None:
     """Run all cases of a folder."""
     logging.disable(logging.WARNING)
+    transformers.utils.logging.disable_progress_bar()
     cases = json.loads((folder / "cases.json").read_text(encoding="utf-8"))
     with torch.no_grad():
         results = [KINDS[case["kind"]](case) for case in cases]

@@ -15,7 +15,7 @@ from torch import Tensor
 from inertia.eviction.attention import slot_attention
 from inertia.eviction.cache import PromptCache, Ring, Slots
 from inertia.eviction.layers import Layers
-from inertia.eviction.policy import Policy
+from inertia.eviction.policy import PER_HEAD, Policy
 from inertia.eviction.units import Row, Units, first_cut, first_utility, reduce_heads
 from inertia.eviction.view import LayerView, Scorer
 
@@ -81,9 +81,11 @@ class FirstStep:
         Raises:
             FloatingPointError: the scores hold NaN or infinities.
         """
-        scores = torch.stack(
-            [reduce_heads(score.unsqueeze(0), policy.scope)[0] for score in self.scores[policy.scorer]]
-        )
+        reduced = [reduce_heads(score.unsqueeze(0), policy.scope)[0] for score in self.scores[policy.scorer]]
+        scores = torch.stack(reduced)
+        if policy.scope == PER_HEAD:
+            # Scorers on which all KV heads agree give one head; each still is a unit of its own.
+            scores = scores.expand(-1, self.prompt.layers[0].keys.shape[1], -1)
         utility = first_utility(policy, scores)
         if not bool(torch.isfinite(utility).all()):
             raise FloatingPointError(

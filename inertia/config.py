@@ -31,6 +31,8 @@ IDENTITY = (
     "selection",
     "protect",
     "new_token",
+    "prefill",
+    "start",
     "seed",
 )
 TRANSPORT = (
@@ -44,7 +46,7 @@ TRANSPORT = (
     "progress",
     "logger",
 )
-POLICY_PARTS = ("scorer", "aggregation", "refresh", "budget", "selection", "protect", "new_token")
+POLICY_PARTS = ("scorer", "aggregation", "refresh", "budget", "selection", "protect", "new_token", "prefill")
 LOGGER_MODES = ("offline", "online", "disabled")
 
 
@@ -184,8 +186,9 @@ def policy(plain: Mapping[str, Any]) -> Policy:
     """
     parts = {name: part(name, plain[name]) for name in POLICY_PARTS}
     if not checks.choice("evict", plain["evict"], (True, False)):
-        return Policy(budget=Unlimited())
-    return Policy(**parts, scope=plain["scope"])
+        return Policy(budget=Unlimited(), prefill=parts["prefill"])
+    start = None if plain["start"] is None else part("start", plain["start"])
+    return Policy(**parts, scope=plain["scope"], start=start)
 
 
 def part(name: str, settings: Any) -> Any:

@@ -5,20 +5,23 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from inertia.eviction.attention import decoding_attention
-from inertia.eviction.cache import PromptCache, Ring, SessionCache
+from inertia.eviction.cache import Ring, SessionCache
+from inertia.eviction.cut import Cut, first_cut
 from inertia.eviction.layers import Layers, layers_of
 from inertia.eviction.policy import PER_HEAD, PER_LAYER, SHARED, Policy
-from inertia.eviction.session import Cut, DecodeBatch, FirstStep, cut, unit_key
+from inertia.eviction.prompt import Prompt
+from inertia.eviction.session import DecodeBatch, FirstStep, unit_key
 from inertia.eviction.units import Row
+from inertia.prompting import Prefilled, compress, prefill, read_on
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 # Rows share a batch while the largest block is at most this many times the smallest: padded slots cost real time.
 CAPACITY_SPREAD = 1.25
@@ -34,7 +37,10 @@ class Generation:
         tokens: generated ids, EOS included.
         stop: "eos" or "length".
         prompt_tokens: L0.
-        budget_tokens: the budget after the last decode step, None for no limit.
+        budget_tokens: the decode budget after the last decode step, None for no limit.
+        prefill_budget_tokens: what of the compressed part of the prompt could stay, per KV head; None without
+            compression.
+        prefill_retained_tokens: what of it did stay, mean over KV heads and eligible layers.
         retained_tokens: tokens cached after the last decode step, mean over the eligible units.
         peak_tokens: most tokens that a unit held between two steps after the first cut (the prompt's before any).
         evictions: tokens evicted, mean over the eligible units.
@@ -43,7 +49,7 @@ class Generation:
         prefill_seconds: wall time of the prefill, shared by all policies.
         decode_seconds: wall time of step 1 and of the whole batch of this row.
         kept: with trace, per decode step the sorted true positions still cached after it: a list of positions
-            (shared), [K] lists (per_layer) or [K][Hkv] lists (per_head).
+            (shared), [K] lists (per_layer) or [K][Hkv] lists (per_head, and every scope once a prompt was compressed).
         logits: with return_logits, fp32 logits that chose each token, [tokens, vocabulary].
     """
 
@@ -51,6 +57,8 @@ class Generation:
     stop: str
     prompt_tokens: int
     budget_tokens: int | None
+    prefill_budget_tokens: int | None
+    prefill_retained_tokens: float | None
     retained_tokens: float
     peak_tokens: int
     evictions: float
@@ -67,9 +75,12 @@ class Draft:
     """A generation while it grows."""
 
     policy: Policy
-    tokens: list[int]
-    logits: list[Tensor]
+    tokens: list[int] = field(default_factory=list)
+    logits: list[Tensor] = field(default_factory=list)
     kept: list[Kept] = field(default_factory=list)
+    prefill_budget: int | None = None
+    prefill_retained: float | None = None
+    prefill_seconds: float = 0.0
     retained: float = 0.0
     peak: int = 0
     bytes: int = 0
@@ -94,10 +105,10 @@ class Request:
         if self.return_logits:
             draft.logits.append(logits.float().cpu())
 
-    def note(self, draft: Draft, kept: Tensor) -> None:
-        """Trace the positions that a row holds after a step, [UK, UH, C]."""
+    def note(self, draft: Draft, kept: Tensor, scope: str) -> None:
+        """Trace the positions that a row holds after a step, [UK, UH, C], nested as the scope of its units asks."""
         if self.trace:
-            draft.kept.append(as_lists(kept, draft.policy.scope if draft.policy.evicts else SHARED))
+            draft.kept.append(as_lists(kept, scope))
 
     def done(self, draft: Draft) -> bool:
         """Tell whether a row ends here."""
@@ -116,12 +127,15 @@ def generate(
     seed: int = 0,
     forced_tokens: Sequence[int] | None = None,
     return_logits: bool = False,
+    context_end: int | None = None,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    chat_template: bool = True,
 ) -> list[Generation]:
     """Decode one prompt greedily under several policies, with one prefill and one first decode step for all of them.
 
     The first token comes from the prefill, so n tokens take n - 1 decode steps. Step 1 sees the whole prompt under
-    every policy; the cut to the budget comes after it. Each result equals that of running its policy alone, up to
-    float rounding of the batched products.
+    every policy; the cut to the budget comes after it. Policies that compress the prompt go through a first step of
+    their own. Each result equals that of running its policy alone, up to float rounding of the batched products.
 
     Args:
         model: a causal language model of transformers, in eval mode; its attention implementation is used for the
@@ -134,43 +148,64 @@ def generate(
         seed: seed of the example, for scorers that draw.
         forced_tokens: feed these instead of the model's own choice (teacher forcing); `max_new_tokens` of them count.
         return_logits: keep the logits that each token was chosen from.
+        context_end: first position of the question, for policies that compress the context alone or protect the
+            question.
+        tokenizer: for compressors that word requests of their own (KVzip).
+        chat_template: whether the prompt was rendered with the tokenizer's chat template, for the same.
 
     Returns:
         One Generation per policy, in their order.
 
     Raises:
-        ValueError: bad shape, empty prompt, no policy, a limit below 1, forced tokens fewer than the limit, or a
-            prompt that does not fit the model's window together with the new tokens.
+        ValueError: bad shape, empty prompt, no policy, a limit below 1, forced tokens fewer than the limit, a prompt
+            that does not fit the model's window together with the new tokens, or a policy that this prompt or model
+            does not allow; nothing has been decoded then.
         FloatingPointError: a scorer gave NaN or infinite scores.
 
     Example:
         >>> policy = Policy.named("inertiakv", alpha=0.8, compression_ratio=0.9)
         >>> generate(model, input_ids, [policy], max_new_tokens=32)[0].tokens
     """
-    check_request(model, input_ids, policies, max_new_tokens, forced_tokens)
+    check_request(model, input_ids, policies, max_new_tokens, forced_tokens, context_end, tokenizer)
     eos = () if eos_token_id is None else (eos_token_id,) if isinstance(eos_token_id, int) else tuple(eos_token_id)
     forced = None if forced_tokens is None else tuple(forced_tokens)
     request = Request(max_new_tokens, frozenset(eos), trace, forced, return_logits)
     layers = layers_of(model.config)
     length = input_ids.shape[1]
+    steps = max_new_tokens - 1
+    plain_full = any(not policy.evicts and policy.prefill.compressor is None for policy in policies)
+    drafts = [Draft(policy) for policy in policies]
+    families: dict[str, list[Draft]] = {}
+    for draft in drafts:
+        families.setdefault(repr(draft.policy.prefill), []).append(draft)
+    alive: list[tuple[Draft, Cut]] = []
     with torch.inference_mode():
-        started = time.perf_counter()
-        steps = max_new_tokens - 1
-        extra = steps if any(not policy.evicts for policy in policies) else min(steps, 1)
-        prompt = PromptCache(list(layers.windows), extra)
-        positions = torch.arange(length, device=input_ids.device)[None]
-        first = model(input_ids=input_ids, position_ids=positions, cache=prompt, use_cache=True, logits_to_keep=1)
-        prefill_seconds = time.perf_counter() - started
-        logits = first.logits[0, -1]
-        drafts = [Draft(policy, [], []) for policy in policies]
-        for draft in drafts:
-            request.next_token(draft, logits, int(logits.argmax()))
-            draft.retained, draft.peak = float(length), length
-            draft.bytes = cache_bytes(prompt, length)
-        if not request.done(drafts[0]):
-            with decoding_attention(model):
-                decode(model, layers, prompt, drafts, request, seed)
-    return [finish(draft, request, length, prefill_seconds) for draft in drafts]
+        prefilled = prefill(
+            model,
+            layers,
+            input_ids,
+            policies,
+            steps if plain_full else min(steps, 1),
+            context_end,
+            tokenizer,
+            chat_template,
+        )
+        # The plain prompt goes last: its first step adds a token to it, and compressors must not see that one.
+        for family in sorted(families.values(), key=lambda members: members[0].policy.prefill.compressor is None):
+            alive += start_family(model, layers, prefilled, family, request, steps, seed)
+        # Batches are built before any of them runs on, since the full cache's batch takes the prompt's tensors over.
+        groups = by_capacity(alive, steps)
+        batches = [
+            DecodeBatch(layers, [item for _, item in group], steps, adopt=len(group) == 1 and adopts(group[0][1]))
+            for group in groups
+        ]
+        del alive, prefilled
+        members = [[draft for draft, _ in group] for group in groups]
+        del groups
+        with decoding_attention(model):
+            for group in members:
+                run_batch(model, batches.pop(0), group, request)
+    return [finish(draft, request, length) for draft in drafts]
 
 
 def check_request(
@@ -179,6 +214,8 @@ def check_request(
     policies: Sequence[Policy],
     max_new_tokens: int,
     forced_tokens: Sequence[int] | None,
+    context_end: int | None,
+    tokenizer: Any,
 ) -> None:
     """Refuse a call that cannot be carried out.
 
@@ -187,14 +224,9 @@ def check_request(
     """
     if input_ids.ndim != 2 or input_ids.shape[0] != 1 or input_ids.shape[1] < 1:
         raise ValueError(f"input_ids has shape {list(input_ids.shape)}; give one prompt as [1, L0] with L0 >= 1.")
+    length = input_ids.shape[1]
     if not policies:
         raise ValueError("policies is empty; give at least one Policy, such as Policy.named('full_cache').")
-    for policy in policies:
-        if not isinstance(policy, Policy):
-            raise ValueError(f"policies holds {policy!r}; give Policy values, such as Policy.named('inertiakv').")
-        # A scorer that fits only some models says so by a method `check(config)`.
-        if hasattr(policy.scorer, "check"):
-            policy.scorer.check(model.config)
     if max_new_tokens < 1:
         raise ValueError(f"max_new_tokens={max_new_tokens} is too small; give at least 1.")
     if forced_tokens is not None and len(forced_tokens) < max_new_tokens:
@@ -203,68 +235,120 @@ def check_request(
             "give as many tokens as are to be forced."
         )
     window = getattr(model.config.get_text_config(), "max_position_embeddings", None)
-    needed = input_ids.shape[1] + max_new_tokens
-    if window is not None and needed > window:
+    if window is not None and length + max_new_tokens > window:
         raise ValueError(
-            f"prompt of {input_ids.shape[1]} + {max_new_tokens} new tokens = {needed} exceeds the model's window of "
-            f"{window} tokens; shorten the prompt or max_new_tokens."
+            f"prompt of {length} + {max_new_tokens} new tokens = {length + max_new_tokens} exceeds the model's window "
+            f"of {window} tokens; shorten the prompt or max_new_tokens."
         )
+    for policy in policies:
+        if not isinstance(policy, Policy):
+            raise ValueError(f"policies holds {policy!r}; give Policy values, such as Policy.named('inertiakv').")
+        check_policy(model, policy, length, context_end, tokenizer)
 
 
-def decode(
+def check_policy(model: PreTrainedModel, policy: Policy, length: int, context_end: int | None, tokenizer: Any) -> None:
+    """Refuse a policy that this prompt or model does not allow.
+
+    Raises:
+        ValueError: naming the value, what is allowed and the fix.
+    """
+    layers = layers_of(model.config)
+    Row(policy, length, 0, length, context_end).protection()
+    if policy.evicts:
+        if hasattr(policy.scorer, "check"):
+            policy.scorer.check(model.config)
+        rule = policy.aggregation
+        _ = rule.linear(len(layers.eligible)) if policy.scope == SHARED else rule.unit()
+    compressor = policy.prefill.compressor
+    if compressor is not None:
+        part = policy.prefill.part(length, context_end)
+        compressor.check(part, policy.prefill.budget.tokens(part, part))
+        if compressor.replay and tokenizer is None:
+            raise ValueError(
+                f"prefill={compressor.kind} words requests of its own and needs a tokenizer; give tokenizer=..., "
+                "or take another compressor."
+            )
+
+
+def start_family(
     model: PreTrainedModel,
     layers: Layers,
-    prompt: PromptCache,
-    drafts: list[Draft],
+    prefilled: Prefilled,
+    family: list[Draft],
     request: Request,
+    steps: int,
     seed: int,
-) -> None:
-    """Run all decode steps: step 1 once for all rows, then batches of rows of similar capacity."""
+) -> list[tuple[Draft, Cut]]:
+    """Take policies that share a prompt through its first token and decode step 1, and return those that go on."""
     started = time.perf_counter()
-    scorers = list(dict.fromkeys(draft.policy.scorer for draft in drafts if draft.policy.evicts))
-    step = FirstStep(layers, prompt, scorers, seed)
-    logits = forward(model, step, [drafts[0].tokens[-1]], [prompt.length])[0]
+    rule = family[0].policy.prefill
+    prompt, logits = prefilled.plain, prefilled.logits
+    if rule.compressor is not None:
+        prompt, budget = compress(layers, prefilled, rule, room=prefilled.room(rule, steps))
+        retained = float(prompt.counts().double().mean())
+        if not rule.question_visible:
+            logits = read_on(model, layers, prompt, prefilled.input_ids[:, prompt.length :])
+        for draft in family:
+            draft.prefill_budget, draft.prefill_retained = budget, retained
+    before = time.perf_counter() - started
     proposed = int(logits.argmax())
-    steps = request.limit - 1
-    cuts = [cut(step, Row(draft.policy, prompt.length, seed)) for draft in drafts]
-    alive = []
-    for draft, item in zip(drafts, cuts, strict=True):
-        draft.peak = item.kept.shape[-1]
-        draft.bytes = cache_bytes(prompt, item.row.capacity(steps))
-        request.note(draft, item.kept)
+    for draft in family:
+        draft.prefill_seconds = prefilled.seconds + before
         request.next_token(draft, logits, proposed)
-        if request.done(draft):
-            draft.retained = mean_count(item.kept)
-        else:
+        draft.retained = float(prompt.counts().double().mean())
+        draft.peak = prompt.longest()
+        draft.bytes = sum(layer.row_bytes for layer in prompt.layers)
+    if request.done(family[0]):
+        return []
+    scorers = list(dict.fromkeys(draft.policy.scorer for draft in family if draft.policy.evicts))
+    cached = prompt.longest()
+    step = FirstStep(layers, prompt, scorers, seed)
+    with decoding_attention(model):
+        logits = forward(model, step, [family[0].tokens[-1]], [step.seen])[0]
+    proposed = int(logits.argmax())
+    alive = []
+    for draft in family:
+        row = Row(draft.policy, prefilled.input_ids.shape[1], seed, cached, prefilled.context_end)
+        starts = prefilled.observed.get(repr((draft.policy.start, row.prompt_tokens)))
+        item = first_cut(row, prompt, step.scores_of(draft.policy), starts)
+        draft.peak = int((item.positions >= 0).sum(-1).max())
+        draft.retained = mean_count(item.positions)
+        draft.bytes = slot_bytes(prompt, row, steps)
+        request.note(draft, item.positions, scope_of(item))
+        request.next_token(draft, logits, proposed)
+        draft.seconds = time.perf_counter() - started - before
+        if not request.done(draft):
             alive.append((draft, item))
-    shared_seconds = time.perf_counter() - started
-    for draft in drafts:
-        draft.seconds = shared_seconds
-    del scorers, step, cuts
-    groups = by_capacity(alive, steps)
-    # Batches are built before any of them runs on, since the full cache's batch takes the prompt's tensors over.
-    batches = []
-    for group in groups:
-        adopt = len(group) == 1 and not group[0][0].policy.evicts
-        batches.append(DecodeBatch(layers, prompt, [item for _, item in group], steps, adopt=adopt))
-    prompt.layers.clear()
-    for group in groups:
-        run_batch(model, batches.pop(0), [draft for draft, _ in group], request)
+    return alive
+
+
+def scope_of(item: Cut) -> str:
+    """Return the scope of a row's units: heads where the prompt was compressed, shared where nothing is evicted."""
+    if item.prompt.ragged:
+        return PER_HEAD
+    return item.row.policy.scope if item.row.policy.evicts else SHARED
+
+
+def adopts(item: Cut) -> bool:
+    """Tell whether a row is the plain full cache, which may go on in the prompt's own tensors."""
+    return not item.row.policy.evicts and not item.prompt.ragged
 
 
 def by_capacity(alive: list[tuple[Draft, Cut]], steps: int) -> list[list[tuple[Draft, Cut]]]:
-    """Split rows into batches of similar capacity, rows of one kind side by side; full caches go alone."""
-    evicting = [entry for entry in alive if entry[0].policy.evicts]
+    """Split rows into batches of similar capacity, rows of one kind side by side; a plain full cache goes alone."""
     groups: list[list[tuple[Draft, Cut]]] = []
-    for entry in sorted(evicting, key=lambda entry: entry[1].row.capacity(steps)):
+    rows = [entry for entry in alive if not adopts(entry[1])]
+    for entry in sorted(rows, key=lambda entry: entry[1].row.capacity(steps)):
         smallest = groups[-1][0][1].row.capacity(steps) if groups else None
         if smallest is not None and entry[1].row.capacity(steps) <= CAPACITY_SPREAD * smallest:
             groups[-1].append(entry)
         else:
             groups.append([entry])
     for group in groups:
-        group.sort(key=lambda entry: unit_key(entry[0].policy))
-    return groups + [[entry] for entry in alive if not entry[0].policy.evicts]
+        group.sort(key=lambda entry: unit_key(entry[1]))
+    full = [[entry] for entry in alive if adopts(entry[1])]
+    # Two full caches cannot take over the same tensors, but they are also the same row.
+    return groups + full
 
 
 def run_batch(model: PreTrainedModel, batch: DecodeBatch, drafts: list[Draft], request: Request) -> None:
@@ -286,7 +370,7 @@ def run_batch(model: PreTrainedModel, batch: DecodeBatch, drafts: list[Draft], r
             if ended[row]:
                 continue
             draft.peak = max(draft.peak, batch.filled(row))
-            request.note(draft, batch.kept(row))
+            request.note(draft, batch.kept(row), batch.scope(row))
             request.next_token(draft, logits[row], proposed[row])
             ended[row] = request.done(draft)
             if ended[row]:
@@ -329,29 +413,33 @@ def as_lists(kept: Tensor, scope: str) -> Kept:
     return [layer[0] for layer in lists] if scope == PER_LAYER else lists[0][0]
 
 
-def cache_bytes(prompt: PromptCache, capacity: int) -> int:
-    """Return the bytes of keys and values of all layers with `capacity` slots in each full-attention layer."""
+def slot_bytes(prompt: Prompt, row: Row, steps: int) -> int:
+    """Return the bytes of keys and values of all layers that a row's slots take after the first cut."""
     return sum(
-        layer.slots.slot_bytes * layer.window if isinstance(layer, Ring) else layer.slot_bytes * capacity
+        layer.row_bytes
+        if isinstance(layer, Ring) or (prompt.ragged and not row.policy.evicts)
+        else layer.slot_bytes * row.capacity(steps)
         for layer in prompt.layers
     )
 
 
-def finish(draft: Draft, request: Request, prompt_tokens: int, prefill_seconds: float) -> Generation:
+def finish(draft: Draft, request: Request, prompt_tokens: int) -> Generation:
     """Freeze a draft."""
     steps = len(draft.tokens) - 1
-    row = Row(draft.policy, prompt_tokens, 0)
+    ended = request.forced is None and draft.tokens[-1] in request.eos
     return Generation(
         tokens=draft.tokens,
-        stop="eos" if request.forced is None and draft.tokens[-1] in request.eos else "length",
+        stop="eos" if ended else "length",
         prompt_tokens=prompt_tokens,
-        budget_tokens=row.budget(max(steps, 1)),
+        budget_tokens=draft.policy.budget.tokens(prompt_tokens, prompt_tokens + max(steps, 1)),
+        prefill_budget_tokens=draft.prefill_budget,
+        prefill_retained_tokens=draft.prefill_retained,
         retained_tokens=draft.retained,
         peak_tokens=draft.peak,
         evictions=prompt_tokens + steps - draft.retained,
         cache_bytes=draft.bytes,
         batch_rows=draft.rows,
-        prefill_seconds=prefill_seconds,
+        prefill_seconds=draft.prefill_seconds,
         decode_seconds=draft.seconds,
         kept=draft.kept if request.trace else None,
         logits=torch.stack(draft.logits) if request.return_logits else None,

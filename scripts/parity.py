@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -133,11 +134,11 @@ def environment(folder: Path) -> Path:
         if found.stdout.strip() == KVPRESS:
             return python
     print(f"making kvpress {KVPRESS}'s environment in {folder} (once)", file=sys.stderr)
-    subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True)
-    install = [python, "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
+    subprocess.run([sys.executable, "-m", "venv", "--clear", "--without-pip", folder], check=True)
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", python, "install", "--quiet"]
     # torch comes first and by its exact version: kvpress's own range would fetch a build with GPU libraries.
-    subprocess.run([*install, f"torch=={TORCH}"], check=True)
-    subprocess.run([*install, f"kvpress=={KVPRESS}"], check=True)
+    subprocess.run([*pip, f"torch=={TORCH}"], check=True)
+    subprocess.run([*pip, f"kvpress=={KVPRESS}"], check=True)
     return python
 
 
@@ -149,7 +150,7 @@ def run_kvpress(python: Path, folder: Path, jobs: list[dict[str, Any]]) -> list[
     """
     (folder / "cases.json").write_text(json.dumps(jobs), encoding="utf-8")
     driver = Path(__file__).with_name("parity_kvpress.py")
-    subprocess.run([python, driver, folder], check=True)
+    subprocess.run([python, driver, folder], check=True, env={**os.environ, "HF_HUB_OFFLINE": "1"})
     return json.loads((folder / "results.json").read_text(encoding="utf-8"))
 
 

@@ -117,8 +117,14 @@ def aggregate(policy, old, scores):
     return rule.time.alpha * old + (1 - rule.time.alpha) * step
 
 
-def run(model, ids, policy, max_new_tokens, forced=None, scores=SCORES, seed=0):
-    """Decode under a policy; returns tokens, kept sets per step (nested as the public API) and logits per token."""
+def run(
+    model, ids, policy, max_new_tokens, forced=None, scores=SCORES, seed=0, stay=None, part=None, context_end=None, m0=None
+):
+    """Decode under a policy; returns tokens, kept sets per step (nested as the public API) and logits per token.
+
+    A compressed prompt: `stay[(layer, head)]` is what is left of the first `part` tokens, and tokens from `part` on
+    never see the rest. `m0[(layer, head)]` are initial utilities (per_head scope).
+    """
     layers = layers_of(model.config)
     eligible = layers.eligible
     query_heads = model.config.num_attention_heads
@@ -128,8 +134,14 @@ def run(model, ids, policy, max_new_tokens, forced=None, scores=SCORES, seed=0):
     prompt = len(ids)
     # The set of tokens that each (eligible layer, KV head) still holds, and the utility of each unit's tokens.
     alive = {(layer, head): set(range(prompt)) for layer in eligible for head in range(kv_heads)}
-    utility = {}
+    utility = {} if m0 is None else {unit: dict(values) for unit, values in m0.items()}
     hidden = {}
+    if stay is not None:
+        for (layer, head), left in stay.items():
+            gone = set(range(part)) - left
+            alive[(layer, head)] -= gone
+            for g in range(groups):
+                hidden[(layer, head * groups + g)] = {query: gone for query in range(part, prompt)}
     logits, _ = forward(model, ids, hidden, layers)
     out_logits, tokens, kept = [logits], [], []
     tokens.append(forced[0] if forced is not None else int(logits.argmax()))
@@ -152,28 +164,43 @@ def run(model, ids, policy, max_new_tokens, forced=None, scores=SCORES, seed=0):
         }
         budget = policy.budget.tokens(prompt, prompt + step)
         for unit, members in units(policy, eligible, kv_heads):
-            held = alive[members[0]]
+            held = set().union(*(alive[member] for member in members))
             m = utility.setdefault(unit, dict.fromkeys(range(prompt), 0.0))
-            others = [m[p] for p in held if p != newest]
-            mean = sum(others) / len(others)
-            prior = 0.0 if due and policy.new_token.on_refresh == "zero" else mean
-            m[newest] = prior
+            means = [[m[p] for p in alive[member] if p != newest] for member in members]
+            mean = sum(sum(values) / len(values) for values in means) / len(means)
+            m[newest] = 0.0 if due and policy.new_token.on_refresh == "zero" else mean
             if due:
                 for p in held:
                     per_layer = [
-                        sum(layer_scores[layer][h][p] for h in heads) / len(heads)
+                        sum(layer_scores[layer][h].get(p, 0.0) for h in heads) / len(heads)
                         for layer, heads in by_layer(members).items()
                     ]
                     m[p] = aggregate(policy, m[p], per_layer)
+            if budget is None:
+                continue
+            guard = policy.protect
             spared = {newest} if not due and policy.new_token.when_frozen == "protect" else set()
-            if policy.protect.newest:
-                spared.add(newest)
-            spared |= {p for p in held if p < policy.protect.sinks or p > newest - policy.protect.recent}
-            while budget is not None and len(held) > budget:
-                victim = min((p for p in held if p not in spared), key=lambda p: (m[p], -p))
-                for member in members:
-                    alive[member].discard(victim)
-        kept.append(nest(policy, alive, eligible, kv_heads))
+            spared |= {newest} if guard.newest else set()
+            recent = max(guard.recent, int(guard.recent_share * budget))
+            reserve = int(guard.reserve * budget)
+            spread = {i * (prompt - 1) // (reserve - 1) for i in range(reserve)} if reserve > 1 else set(range(reserve))
+            question = set(range(context_end, prompt)) if guard.question else set()
+            spared |= {p for p in held if p < guard.sinks or p > newest - recent or p in spread or p in question}
+            if step == 1 and guard.rescue:
+                best = {
+                    p: max(
+                        sum(layer_scores[layer][h].get(p, 0.0) for h in heads) / len(heads)
+                        for layer, heads in by_layer(members).items()
+                    )
+                    for p in held - spared
+                }
+                count = min(int(guard.rescue * budget), budget - len(spared | set(range(newest, newest + bool(recent)))))
+                spared |= set(sorted(best, key=lambda p: (-best[p], p))[:count])
+            for member in members:
+                while len(alive[member]) > budget:
+                    candidates = [p for p in alive[member] if p not in spared]
+                    alive[member].discard(min(candidates, key=lambda p: (m[p], -p)))
+        kept.append(nest(policy, alive, eligible, kv_heads, stay is not None))
         out_logits.append(logits)
         tokens.append(forced[step] if forced is not None else int(logits.argmax()))
     return tokens, kept, torch.stack(out_logits)
@@ -196,8 +223,10 @@ def by_layer(members):
     return grouped
 
 
-def nest(policy, alive, eligible, kv_heads):
+def nest(policy, alive, eligible, kv_heads, compressed=False):
     """Kept positions nested as `Generation.kept`."""
+    if compressed:
+        return [[sorted(alive[(layer, h)]) for h in range(kv_heads)] for layer in eligible]
     if policy.scope == "shared" or not policy.evicts:
         return sorted(alive[(eligible[0], 0)])
     if policy.scope == "per_layer":

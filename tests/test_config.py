@@ -13,7 +13,7 @@ from omegaconf import OmegaConf
 
 from inertia import Policy, cli
 from inertia.config import IDENTITY, TRANSPORT, policy, run_config
-from inertia.eviction.methods import METHODS
+from inertia.policies import METHODS
 from inertia.paths import config_dir
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -58,6 +58,8 @@ CHANGES = {
     "selection": None,
     "protect": "protect.sinks=1",
     "new_token": "new_token.when_frozen=protect",
+    "prefill": "prefill=snapkv",
+    "start": None,  # needs another scope; see below
     "seed": "seed=1",
     "benchmark.examples": "benchmark.examples=3",
     "benchmark.task_examples": "+benchmark.task_examples.niah_single_1=3",

@@ -20,9 +20,9 @@ from inertia.eviction.aggregation import (
     Weights,
 )
 from inertia.eviction.budget import KeepRatio, Ratio, SeenRatio, Tokens
-from inertia.eviction.methods import METHODS
+from inertia.policies import METHODS
 from inertia.eviction.new_token import NewToken
-from inertia.eviction.protect import Protect
+from inertia.eviction.protect import Protect, protected_mask, spread
 from inertia.eviction.refresh import Every, Once
 from inertia.eviction.selection import TopK
 
@@ -103,10 +103,35 @@ def test_the_victim_is_the_worst_and_of_equals_the_latest_whatever_the_slot_orde
     assert int(victim) == wanted
 
 
+def mask(protect, positions, newest, budget=6, prompt=6):
+    guard = protect.resolve(prompt, budget, 4)
+    fixed = torch.zeros(1, newest + 1, dtype=torch.bool)
+    fixed[0, list(guard.fixed)] = True
+    one = torch.ones(1, 1, 1, 1, dtype=torch.long)
+    table = torch.tensor(positions).view(1, 1, 1, -1)
+    return protected_mask(table, one * newest, fixed, one * guard.recent, guard.newest).flatten().tolist()
+
+
 def test_protection_counts_positions_not_slots():
-    positions = torch.tensor([9, 0, -1, 4, 1, 8])
-    assert Protect(sinks=1, recent=2).mask(positions, 9).tolist() == [True, True, False, False, False, True]
-    assert Protect(newest=True).mask(positions, 9).tolist() == [True, False, False, False, False, False]
+    positions = [9, 0, -1, 4, 1, 8]
+    assert mask(Protect(sinks=1, recent=2), positions, 9) == [True, True, False, False, False, True]
+    assert mask(Protect(newest=True), positions, 9) == [True, False, False, False, False, False]
+    assert mask(Protect(question=True), positions, 9) == [False, False, False, True, False, False]
+    assert mask(Protect(recent_share=0.5), positions, 9) == [True, False, False, False, False, True]
+    assert mask(Protect(reserve=0.34), positions, 9) == [False, True, False, False, False, False]
+
+
+def test_the_reserve_is_spread_over_the_prompt():
+    assert spread(5, 101) == [0, 25, 50, 75, 100]
+    assert spread(1, 9) == [0] and spread(0, 9) == []
+    assert Protect(reserve=0.5).resolve(1000, 10, None).fixed == (0, 249, 499, 749, 999)
+
+
+def test_question_needs_to_know_where_it_starts():
+    with pytest.raises(ValueError, match="needs context_end"):
+        Protect(question=True).resolve(10, 5, None)
+    with pytest.raises(ValueError, match="up to 6 slots.*budget is 5"):
+        Protect(question=True).resolve(10, 5, 4)
 
 
 def test_refresh_rules():
@@ -155,8 +180,9 @@ def test_zero_is_a_value():
 
 
 def test_descriptions_tell_policies_apart_and_nothing_else():
-    described = {repr(Policy.named(name).describe()) for name in METHODS}
-    assert len(described) == len(METHODS)
+    described = [repr(Policy.named(name).describe()) for name in METHODS if name != "no_momentum"]
+    assert len(set(described)) == len(described)
+    assert Policy.named("no_momentum") == Policy.named("inertiakv", alpha=0.0)
     assert Policy.named("inertiakv", alpha=0.8) == Policy.named("inertiakv")
     full = Policy.named("full_cache")
     assert full.describe() == Policy(aggregation=Cumulative(), budget=full.budget).describe()

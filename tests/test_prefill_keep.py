@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -208,6 +211,12 @@ def test_bad_settings_are_named(name, setting, message):
 def test_adakv_over_kvzip_is_refused():
     with pytest.raises(ValueError, match="scores by replay"):
         AdaKV(KVzip())
+
+
+def test_naming_a_compressor_loads_no_torch():
+    code = "import sys; from inertia.prefill.methods import named; named('kvzip'); print('torch' in sys.modules)"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "False"
 
 
 def test_identities_tell_settings_apart():

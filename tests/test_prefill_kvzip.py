@@ -140,13 +140,13 @@ def slow(part, layer):
     return scores
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     seed=st.integers(0, 10**6),
     shape=st.sampled_from([(3, 3), (2, 4), (1, 1)]),
-    tokens=st.integers(1, 9),
+    tokens=st.integers(1, 10),
     read=st.integers(1, 7),
-    bounds=st.tuples(st.integers(0, 8), st.integers(0, 9)),
+    bounds=st.tuples(st.integers(0, 4), st.integers(3, 9)),
     opening=st.integers(0, 5),
     keep_opening=st.booleans(),
     softcap=st.sampled_from([None, 1.5]),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -40,6 +41,11 @@ class Slots:
         self.keys, self.values = self.keys[rows], self.values[rows]
 
     @property
+    def row_bytes(self) -> int:
+        """Bytes of all slots (K and V, all KV heads) of one row."""
+        return self.slot_bytes * self.keys.shape[2]
+
+    @property
     def slot_bytes(self) -> int:
         """Bytes of one slot (K and V, all KV heads) of one row."""
         return 2 * self.keys.shape[1] * self.keys.shape[3] * self.keys.element_size()
@@ -70,6 +76,26 @@ class Ring:
         """Keep only the given rows."""
         self.slots.select(rows)
 
+    def copy(self, rows: int) -> Ring:
+        """Return `rows` copies of a single row's ring."""
+        made = Ring(rows, self.window, self.keys)
+        made.keys[:] = self.keys
+        made.values[:] = self.values
+        return made
+
+    def fill(self, keys: Tensor, values: Tensor, first: int) -> None:
+        """Write the last of several consecutive tokens, [1, Hkv, T, D], the first of them at position `first`."""
+        tokens = keys.shape[2]
+        last = torch.arange(max(0, tokens - self.window), tokens, device=keys.device)
+        slots = (first + last) % self.window
+        self.keys[:, :, slots] = keys[:, :, last]
+        self.values[:, :, slots] = values[:, :, last]
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row."""
+        return self.slots.row_bytes
+
 
 class PromptCache:
     """Cache of one prompt while it is prefilled and through decode step 1; duck-types transformers' Cache.
@@ -80,16 +106,19 @@ class PromptCache:
 
     is_compileable = False
 
-    def __init__(self, windows: list[int | None], extra: int) -> None:
+    def __init__(self, windows: Sequence[int | None], extra: int, checkpoint: int | None = None) -> None:
         """Create an empty cache.
 
         Args:
             windows: per layer, the sliding window or None for full attention.
             extra: tokens that will be appended after the prompt.
+            checkpoint: also keep the rings as they stood after this many tokens.
         """
         self.windows = windows
         self.extra = extra
+        self.checkpoint = checkpoint
         self.layers: list[Slots | Ring | None] = [None] * len(windows)
+        self.earlier: list[Ring | None] = [None] * len(windows)
         self.length = 0
 
     def update(self, keys: Tensor, values: Tensor, layer_idx: int, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
@@ -102,9 +131,10 @@ class PromptCache:
             layer.values[:, :, :tokens] = values
         else:
             layer = Ring(1, window, keys)
-            kept = torch.arange(max(0, tokens - window), tokens, device=keys.device)
-            layer.keys[:, :, kept % window] = keys[:, :, kept]
-            layer.values[:, :, kept % window] = values[:, :, kept]
+            layer.fill(keys, values, 0)
+            if self.checkpoint is not None:
+                early = self.earlier[layer_idx] = Ring(1, window, keys)
+                early.fill(keys[:, :, : self.checkpoint], values[:, :, : self.checkpoint], 0)
         self.layers[layer_idx] = layer
         self.length = tokens
         return keys, values

@@ -10,6 +10,7 @@ from inertia.eviction.aggregation import Aggregation, CoupledEMA
 from inertia.eviction.budget import Budget, Ratio, Unlimited
 from inertia.eviction.describe import describe
 from inertia.eviction.new_token import NewToken
+from inertia.eviction.prefill_rule import Prefill
 from inertia.eviction.protect import Protect
 from inertia.eviction.refresh import Every, Refresh
 from inertia.eviction.scorers.attention import Attention
@@ -33,6 +34,9 @@ class Policy:
         selection: how survivors are chosen from utilities.
         protect: tokens that are never candidates.
         new_token: what a newcomer starts with.
+        prefill: what happens to the prompt before decoding; nothing by default.
+        start: utilities that the prompt's tokens start with, an object with `score(layer) -> [Hkv, T]` as compressors
+            have it; None for zero. Needs a scope other than shared.
 
     Example:
         >>> Policy(budget=Tokens(512), refresh=Every(4))
@@ -47,28 +51,35 @@ class Policy:
     selection: Selection = field(default_factory=TopK)
     protect: Protect = field(default_factory=Protect)
     new_token: NewToken = field(default_factory=NewToken)
+    prefill: Prefill = field(default_factory=Prefill)
+    start: Any = None
 
     def __post_init__(self) -> None:
         checks.choice("scope", self.scope, SCOPES)
         object.__setattr__(self, "new_token", self.new_token.resolved(self.scorer.signed))
         if self.scope != SHARED and not isinstance(self.budget, Unlimited):
             self.aggregation.unit()
+        if self.start is not None and self.scope == SHARED:
+            raise ValueError(
+                f"start={self.start!r} needs one utility per layer or head; set scope=per_layer or per_head."
+            )
         fixed = getattr(self.budget, "count", None)
-        if fixed is not None:
-            self.check_protected(fixed)
+        if fixed is not None and not self.protect.question:
+            # Prompt length does not matter for what is refused here, so a long one stands for all.
+            self.protect.resolve(2**31, fixed, None)
 
     @classmethod
     def named(cls, name: str, **settings: Any) -> Policy:
         """Return a policy of the literature by name, some of its settings replaced.
 
         Args:
-            name: a key of `inertia.eviction.methods.METHODS`, such as "inertiakv" or "full_cache".
+            name: a key of `inertia.policies.METHODS`, such as "inertiakv" or "full_cache".
             **settings: the method's own settings, such as alpha, compression_ratio or tokens.
 
         Raises:
             ValueError: unknown name, unknown setting, or a value out of range.
         """
-        from inertia.eviction.methods import named
+        from inertia.policies import named
 
         return named(name, **settings)
 
@@ -77,18 +88,6 @@ class Policy:
         """Tell whether this policy can ever evict."""
         return not isinstance(self.budget, Unlimited)
 
-    def check_protected(self, budget: int) -> None:
-        """Refuse more protected slots than the budget has.
-
-        Raises:
-            ValueError: naming both numbers.
-        """
-        if self.protect.most() > budget:
-            raise ValueError(
-                f"protect asks for up to {self.protect.most()} slots (sinks={self.protect.sinks}, "
-                f"recent={self.protect.recent}) but the budget is {budget} tokens; protect fewer or raise the budget."
-            )
-
     def with_budget(self, budget: Budget) -> Policy:
         """Return the same policy under another budget."""
         return replace(self, budget=budget)
@@ -96,11 +95,16 @@ class Policy:
     def describe(self) -> dict[str, Any]:
         """Return what identifies this policy, JSON-able; settings that cannot matter are left out.
 
-        A policy without a limit never scores, so only its budget counts.
+        A policy without a limit never scores, so only its budget counts, and the prompt's compression where there is
+        one.
         """
+        before = {} if self.prefill.compressor is None else {"prefill": describe(self.prefill)}
         if not self.evicts:
-            return {"budget": describe(self.budget)}
+            return {"budget": describe(self.budget), **before}
+        if self.start is not None:
+            before["start"] = describe(self.start)
         return {
+            **before,
             "scorer": describe(self.scorer),
             "aggregation": describe(self.aggregation),
             "refresh": describe(self.refresh),

@@ -13,43 +13,116 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Protect:
-    """Protected positions; they count against the budget and leave the candidates before ranking.
+    """Protected tokens; they count against the budget and leave the candidates before ranking.
 
     Attributes:
         sinks: the first tokens of the prompt.
         recent: the most recent tokens, the newcomer included.
-        newest: the newcomer in its birth step only (kvpress parity for TOVA).
+        recent_share: a share of the budget, in [0, 1], for the most recent tokens; the larger of it and `recent` holds.
+        newest: the newcomer in its birth step only.
+        reserve: a share of the budget, in [0, 1], for prompt positions at equal distances, first and last included:
+            the paper's static reserve, a coarse coverage of the prompt.
+        rescue: a share of the budget, in [0, 1], that the first cut fills with the tokens of the highest score in any
+            single layer, whatever their utility; later steps do not know it.
+        question: every prompt token from the end of the context on.
+
+    Source: sinks, StreamingLLM (arXiv 2309.17453); reserve and rescue, InertiaKV (arXiv 2609.03515), appendix B, which
+    gives neither sizes nor formulas.
+    Deviations: the form of reserve and rescue is ours.
     """
 
     kind: ClassVar[str] = "protect"
     sinks: int = 0
     recent: int = 0
+    recent_share: float = 0.0
     newest: bool = False
+    reserve: float = 0.0
+    rescue: float = 0.0
+    question: bool = False
 
     def __post_init__(self) -> None:
         checks.integer("protect.sinks", self.sinks, low=0)
         checks.integer("protect.recent", self.recent, low=0)
-        checks.choice("protect.newest", self.newest, (True, False))
+        for name in ("recent_share", "reserve", "rescue"):
+            checks.number(f"protect.{name}", getattr(self, name), low=0, high=1)
+        for name in ("newest", "question"):
+            checks.choice(f"protect.{name}", getattr(self, name), (True, False))
 
-    def any(self) -> bool:
-        """Tell whether anything is ever protected."""
-        return bool(self.sinks or self.recent or self.newest)
-
-    def most(self) -> int:
-        """Return the largest number of slots that can be protected at one time."""
-        return self.sinks + max(self.recent, int(self.newest))
-
-    def mask(self, positions: Tensor, newest: int) -> Tensor:
-        """Return which positions are protected.
+    def resolve(self, prompt_tokens: int, budget: int, context_end: int | None) -> Resolved:
+        """Return what is protected under one budget in one prompt.
 
         Args:
-            positions: true positions, any shape, -1 for empty slots.
-            newest: the position of the newest token.
+            prompt_tokens: L0.
+            budget: tokens that may stay.
+            context_end: first position of the question; needed for `question`.
 
-        Returns:
-            Bool tensor of the same shape; empty slots are False.
+        Raises:
+            ValueError: the question is protected but nobody said where it starts, or more slots are protected than
+                the budget has.
         """
-        protected = (positions < self.sinks) | (positions > newest - self.recent)
-        if self.newest:
-            protected |= positions == newest
-        return protected & (positions >= 0)
+        fixed = set(range(min(self.sinks, prompt_tokens)))
+        reserved = int(self.reserve * budget)
+        fixed |= set(spread(reserved, prompt_tokens))
+        if self.question:
+            if context_end is None:
+                raise ValueError(
+                    "protect.question=True needs context_end; say where the question starts in the prompt."
+                )
+            fixed |= set(range(context_end, prompt_tokens))
+        recent = max(self.recent, int(self.recent_share * budget))
+        most = len(fixed) + max(recent, int(self.newest))
+        if most > budget:
+            raise ValueError(
+                f"protect asks for up to {most} slots ({len(fixed)} fixed, {recent} recent, newest={self.newest}) "
+                f"but the budget is {budget} tokens; protect fewer or raise the budget."
+            )
+        return Resolved(tuple(sorted(fixed)), recent, self.newest, min(int(self.rescue * budget), budget - most))
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """Protection under one budget in one prompt.
+
+    Attributes:
+        fixed: prompt positions that always stay.
+        recent: how many of the most recent tokens stay.
+        newest: whether the newcomer stays in its birth step.
+        rescue: tokens that the first cut keeps for their best single-layer score.
+    """
+
+    fixed: tuple[int, ...]
+    recent: int
+    newest: bool
+    rescue: int
+
+    def any(self) -> bool:
+        """Tell whether any slot is ever protected after the first cut."""
+        return bool(self.fixed or self.recent or self.newest)
+
+
+def spread(count: int, tokens: int) -> list[int]:
+    """Return `count` positions at equal distances in a prompt, ends included."""
+    if count <= 1:
+        return [0] * min(count, tokens)
+    return [index * (tokens - 1) // (count - 1) for index in range(min(count, tokens))]
+
+
+def protected_mask(positions: Tensor, newest: Tensor, fixed: Tensor, recent: Tensor, spare_newest: bool) -> Tensor:
+    """Return which slots are no candidates.
+
+    Args:
+        positions: true positions, [R, UK, UH, C]; -1 where a slot is empty.
+        newest: position of the newest token, [R, 1, 1, 1].
+        fixed: bool [R, N]: which of the positions 0 .. N - 1 always stay.
+        recent: how many recent tokens stay, [R, 1, 1, 1].
+        spare_newest: whether the newest token stays.
+
+    Returns:
+        Bool like `positions`.
+    """
+    inside = (positions >= 0) & (positions < fixed.shape[1])
+    looked_up = fixed.gather(1, positions.clamp(0, fixed.shape[1] - 1).flatten(1)).view_as(positions)
+    protected = (looked_up & inside) | (positions > newest - recent)
+    if spare_newest:
+        protected |= positions == newest
+    return protected & (positions >= 0)

@@ -1,34 +1,38 @@
-"""Sessions: all state of the sequences that decode together, from the prompt's cache to the last step.
+"""Decoding sessions: all state of the sequences that decode together, from step 1 to the last step.
 
-Decode step 1 runs once per prompt, over the whole prompt (`FirstStep`); then each policy cuts, and its row goes on in
-a batch of fixed slots (`DecodeBatch`). A session is made for one example and thrown away.
+Decode step 1 runs once per prompt, over all that the prompt left (`FirstStep`); then each policy cuts, and its row
+goes on in a batch of fixed slots (`DecodeBatch`). A session is made for one example and thrown away.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import groupby
 
 import torch
 from torch import Tensor
 
 from inertia.eviction.attention import slot_attention
-from inertia.eviction.cache import PromptCache, Ring, Slots
+from inertia.eviction.cache import Ring, Slots
+from inertia.eviction.cut import Cut
 from inertia.eviction.layers import Layers
-from inertia.eviction.policy import PER_HEAD, Policy
-from inertia.eviction.units import Row, Units, first_cut, first_utility, reduce_heads
+from inertia.eviction.policy import Policy
+from inertia.eviction.prompt import Prompt
+from inertia.eviction.units import Row, Units
 from inertia.eviction.view import LayerView, Scorer
 
 
 class FirstStep:
-    """Decode step 1: one token over the full cache, scored for every policy at once."""
+    """Decode step 1: one token over everything that the prompt left, scored for every policy at once.
 
-    def __init__(self, layers: Layers, prompt: PromptCache, scorers: list[Scorer], seed: int) -> None:
-        """Take over the prompt's cache.
+    The prompt is changed in place: it gains the newcomer.
+    """
+
+    def __init__(self, layers: Layers, prompt: Prompt, scorers: list[Scorer], seed: int) -> None:
+        """Place the newcomer.
 
         Args:
             layers: the model's layers.
-            prompt: the prefilled cache, with room for the newcomer.
+            prompt: the prompt, with room for one more token.
             scorers: the distinct scorers of the policies that evict.
             seed: seed of the example.
         """
@@ -36,159 +40,131 @@ class FirstStep:
         self.seen = prompt.length
         self.eligible = {layer: index for index, layer in enumerate(layers.eligible)}
         self.scores: dict[Scorer, list[Tensor]] = {scorer: [] for scorer in scorers}
-        self.seeds = torch.tensor([seed], device=prompt.layers[0].keys.device)
+        self.seeds = torch.tensor([seed], device=prompt.device)
+        self.counts = prompt.counts()
+        if prompt.positions is not None:
+            prompt.positions.scatter_(-1, self.counts[..., None], self.seen)
+        prompt.length += 1
+        self.filled = prompt.longest()
 
     def write(self, layer_idx: int, keys: Tensor, values: Tensor) -> None:
         """Append the newcomer, [1, Hkv, 1, D]."""
         layer = self.prompt.layers[layer_idx]
-        slot = self.seen % layer.window if isinstance(layer, Ring) else self.seen
-        layer.keys[:, :, slot] = keys[:, :, 0]
-        layer.values[:, :, slot] = values[:, :, 0]
+        if isinstance(layer, Ring):
+            layer.fill(keys, values, self.seen)
+        else:
+            layer.write(keys, values, self.counts[self.eligible[layer_idx]][None])
 
     def attend(
-        self,
-        layer_idx: int,
-        query: Tensor,
-        keys: Tensor,
-        values: Tensor,
-        scaling: float,
-        softcap: float | None,
+        self, layer_idx: int, query: Tensor, keys: Tensor, values: Tensor, scaling: float, softcap: float | None
     ) -> Tensor:
         """Attend to the prompt and the newcomer, score if eligible, and return the output [1, 1, Hq, D]."""
         layer = self.prompt.layers[layer_idx]
-        filled = min(self.seen + 1, layer.keys.shape[2])
-        cached_keys, cached_values = layer.keys[:, :, :filled], layer.values[:, :, :filled]
-        output, weights = slot_attention(query, cached_keys, cached_values, scaling, softcap=softcap)
-        if layer_idx in self.eligible:
-            positions = torch.arange(filled, device=query.device).view(1, 1, -1)
-            view = LayerView(
-                weights=weights,
-                query=query.view(1, keys.shape[1], -1, query.shape[-1]),
-                keys=cached_keys,
-                values=cached_values,
-                positions=positions,
-                valid=None,
-                layer=self.eligible[layer_idx],
-                seeds=self.seeds,
-            )
-            for scorer, scores in self.scores.items():
-                scores.append(scorer.score(view)[0])
+        if isinstance(layer, Ring):
+            filled = min(self.seen + 1, layer.window)
+            return slot_attention(
+                query, layer.keys[:, :, :filled], layer.values[:, :, :filled], scaling, softcap=softcap
+            )[0]
+        index = self.eligible[layer_idx]
+        cached_keys, cached_values = layer.keys[:, :, : self.filled], layer.values[:, :, : self.filled]
+        positions, mask = torch.arange(self.filled, device=query.device).view(1, 1, -1), None
+        if self.prompt.positions is not None:
+            positions = self.prompt.positions[index, :, : self.filled][None]
+            mask = positions[..., : cached_keys.shape[2]] >= 0
+        output, weights = slot_attention(query, cached_keys, cached_values, scaling, mask, softcap)
+        view = LayerView(
+            weights=weights,
+            query=query.view(1, keys.shape[1], -1, query.shape[-1]),
+            keys=cached_keys,
+            values=cached_values,
+            positions=positions[..., : cached_keys.shape[2]],
+            valid=mask,
+            layer=index,
+            seeds=self.seeds,
+        )
+        for scorer, scores in self.scores.items():
+            score = scorer.score(view)[0]
+            scores.append(torch.nn.functional.pad(score, (0, self.filled - score.shape[-1])))
         return output
 
-    def utility(self, policy: Policy) -> Tensor:
-        """Return the policy's utilities after step 1, [UK, UH, L0 + 1].
-
-        Raises:
-            FloatingPointError: the scores hold NaN or infinities.
-        """
-        reduced = [reduce_heads(score.unsqueeze(0), policy.scope)[0] for score in self.scores[policy.scorer]]
-        scores = torch.stack(reduced)
-        if policy.scope == PER_HEAD:
-            # Scorers on which all KV heads agree give one head; each still is a unit of its own.
-            scores = scores.expand(-1, self.prompt.layers[0].keys.shape[1], -1)
-        utility = first_utility(policy, scores)
-        if not bool(torch.isfinite(utility).all()):
-            raise FloatingPointError(
-                f"scorer {type(policy.scorer).__name__} gave NaN or infinite scores at the first decode step; nothing "
-                "can be ranked by them. Check the model's weights and dtype, or the scorer."
-            )
-        return utility
+    def scores_of(self, policy: Policy) -> list[Tensor] | None:
+        """Return the layer scores of a policy's scorer, [Hkv or 1, n] each; None for a policy that never evicts."""
+        return self.scores[policy.scorer] if policy.evicts else None
 
 
-@dataclass(frozen=True)
-class Cut:
-    """A row after its first cut.
-
-    Attributes:
-        row: the sequence and its policy.
-        kept: positions that stay, [UK, UH, kept], ascending.
-        utility: utilities of step 1, [UK, UH, L0 + 1].
-    """
-
-    row: Row
-    kept: Tensor
-    utility: Tensor
-
-
-def cut(step: FirstStep, row: Row) -> Cut:
-    """Decide what of the prompt a row keeps; the newcomer of step 1 is a candidate like any other."""
-    if row.policy.evicts:
-        utility = step.utility(row.policy)
-    else:
-        utility = torch.zeros(1, 1, step.seen + 1, device=step.seeds.device)
-    return Cut(row, first_cut(row, utility, row.budget(1)), utility)
-
-
-def unit_key(policy: Policy) -> str:
+def unit_key(item: Cut) -> str:
     """Return what rows must share to have their utilities in one `Units`."""
-    return repr((policy.scope, policy.scorer, policy.selection, policy.protect))
+    policy = item.row.policy
+    return repr((item.prompt.ragged, policy.scope, policy.scorer, policy.selection, policy.protect.newest))
 
 
-def carry_over(layer: Slots | Ring, index: int | None, cuts: list[Cut], capacity: int) -> Slots | Ring:
-    """Return one layer of the batch: what each row keeps of the prompt's layer, in fresh slots.
+def carry_over(cuts: list[Cut], number: int, index: int | None, capacity: int) -> Slots | Ring:
+    """Return one layer of the batch: what each row keeps of its prompt's layer, in fresh slots.
 
     Args:
-        layer: the prompt's layer, one row.
-        index: which eligible layer it is, None for a sliding one (which every row keeps whole).
         cuts: the batch's rows.
+        number: the layer.
+        index: which eligible layer it is, None for a sliding one (which every row keeps whole).
         capacity: slots per row.
     """
+    sources = [item.prompt.layers[number] for item in cuts]
     if index is None:
-        ring = Ring(len(cuts), layer.window, layer.keys)
-        ring.keys[:] = layer.keys
-        ring.values[:] = layer.values
+        ring = sources[0].copy(len(cuts))
+        for row, source in enumerate(sources):
+            ring.keys[row], ring.values[row] = source.keys[0], source.values[0]
         return ring
-    slots = Slots(len(cuts), capacity, layer.keys)
-    heads = torch.arange(layer.keys.shape[1], device=layer.keys.device)[:, None]
-    for row, item in enumerate(cuts):
-        kept = item.kept[index if item.kept.shape[0] > 1 else 0]
-        slots.keys[row, :, : kept.shape[-1]] = layer.keys[0, heads, kept]
-        slots.values[row, :, : kept.shape[-1]] = layer.values[0, heads, kept]
+    slots = Slots(len(cuts), capacity, sources[0].keys)
+    heads = torch.arange(sources[0].keys.shape[1], device=sources[0].keys.device)[:, None]
+    for row, (item, source) in enumerate(zip(cuts, sources, strict=True)):
+        kept = item.slots[index if item.slots.shape[0] > 1 else 0]
+        # A compressed prompt's layers differ in size; what is cut off here is empty in this layer.
+        kept = kept[:, : source.keys.shape[2]].clamp(max=source.keys.shape[2] - 1)
+        slots.keys[row, :, : kept.shape[-1]] = source.keys[0, heads, kept]
+        slots.values[row, :, : kept.shape[-1]] = source.values[0, heads, kept]
     return slots
 
 
 class DecodeBatch:
     """Rows that decode together after their first cut: slots, utilities and victims."""
 
-    def __init__(
-        self, layers: Layers, prompt: PromptCache, cuts: list[Cut], steps: int, *, adopt: bool = False
-    ) -> None:
-        """Copy what the rows keep out of the prompt's cache.
+    def __init__(self, layers: Layers, cuts: list[Cut], steps: int, *, adopt: bool = False) -> None:
+        """Copy what the rows keep out of their prompts.
 
         Args:
             layers: the model's layers.
-            prompt: the prompt's cache after step 1.
-            cuts: the rows, those of equal `unit_key` next to each other.
+            cuts: the rows, all at the same true position, those of equal `unit_key` next to each other.
             steps: decode steps in all, step 1 included.
             adopt: take the prompt's tensors over instead of copying them; for a single row that keeps everything.
         """
         self.eligible = {layer: index for index, layer in enumerate(layers.eligible)}
         self.capacity = max(item.row.capacity(steps) for item in cuts)
+        prompt = cuts[0].prompt
         if adopt:
             self.layers = list(prompt.layers)
         else:
             self.layers = [
-                carry_over(layer, self.eligible.get(index), cuts, self.capacity)
-                for index, layer in enumerate(prompt.layers)
+                carry_over(cuts, number, self.eligible.get(number), self.capacity)
+                for number in range(len(prompt.layers))
             ]
-        sample = self.layers[layers.eligible[0]]
-        self.capacity = sample.keys.shape[2]
-        self.heads = sample.keys.shape[1]
-        self.device = sample.keys.device
-        self.seen = prompt.length + 1
-        self.newest = torch.full((len(cuts),), prompt.length, device=self.device)
+        self.capacity = max(self.layers[layer].keys.shape[2] for layer in layers.eligible)
+        self.heads = prompt.heads
+        self.device = prompt.device
+        self.seen = prompt.length
+        self.newest = torch.full((len(cuts),), prompt.length - 1, device=self.device)
         self.rows = [item.row for item in cuts]
         self.units: list[Units] = []
-        for _, members in groupby(cuts, key=lambda item: unit_key(item.row.policy)):
+        for _, members in groupby(cuts, key=unit_key):
             group = list(members)
             self.units.append(
                 Units(
                     [item.row for item in group],
-                    [item.kept for item in group],
+                    [item.positions for item in group],
                     [item.utility for item in group],
-                    len(self.eligible),
-                    self.heads,
-                    self.capacity,
+                    ragged=group[0].prompt.ragged,
+                    layers=len(self.eligible),
+                    heads=self.heads,
+                    capacity=self.capacity,
+                    steps=steps,
                 )
             )
 
@@ -198,13 +174,13 @@ class DecodeBatch:
         for units, rows in self._spans():
             units.place(self.newest[rows], step)
         self.scoring = any(any(units.due) for units in self.units)
-        # Slots as written this step and filled slots, [K or 1, R, Hkv or 1]; the newcomer's slot was not moved yet.
+        # Slots as written this step and filled slots, [K or 1, R, Hkv or 1].
         self.slots = self._joined([units.slot for units in self.units])
         fills = [fill for units in self.units for fill in units.filled]
         self.longest = max(fills)
         self.mask: Tensor | None = None
-        counts = self._joined([units.count for units in self.units])
-        if min(fills) != self.longest or self._ragged():
+        if min(fills) != self.longest or any(units.uneven for units in self.units):
+            counts = self._joined([units.count for units in self.units])
             self.mask = torch.arange(self.longest, device=self.device) < counts.unsqueeze(-1)
 
     def write(self, layer_idx: int, keys: Tensor, values: Tensor) -> None:
@@ -216,13 +192,7 @@ class DecodeBatch:
             layer.write(keys, values, self._of_layer(self.slots, self.eligible[layer_idx]))
 
     def attend(
-        self,
-        layer_idx: int,
-        query: Tensor,
-        keys: Tensor,
-        values: Tensor,
-        scaling: float,
-        softcap: float | None,
+        self, layer_idx: int, query: Tensor, keys: Tensor, values: Tensor, scaling: float, softcap: float | None
     ) -> Tensor:
         """Attend to the filled slots, score the rows that are due, and return the output [R, 1, Hq, D]."""
         layer = self.layers[layer_idx]
@@ -232,13 +202,14 @@ class DecodeBatch:
             return slot_attention(query, layer.keys, layer.values, scaling, mask, softcap)[0]
         index = self.eligible[layer_idx]
         cached_keys, cached_values = layer.keys[:, :, : self.longest], layer.values[:, :, : self.longest]
-        mask = None if self.mask is None else self._of_layer(self.mask, index)
+        size = cached_keys.shape[2]
+        mask = None if self.mask is None else self._of_layer(self.mask, index)[..., :size]
         output, weights = slot_attention(query, cached_keys, cached_values, scaling, mask, softcap)
         if self.scoring:
             grouped = query.view(query.shape[0], self.heads, -1, query.shape[-1])
             for units, rows in self._spans():
                 if any(units.due):
-                    positions = self._of_unit(units.positions, index)[..., : self.longest]
+                    positions = self._of_unit(units.positions, index)[..., :size]
                     view = LayerView(
                         weights=weights[rows],
                         query=grouped[rows],
@@ -275,19 +246,29 @@ class DecodeBatch:
 
     def kept(self, row: int) -> Tensor:
         """Return the positions cached in a row, [UK, UH, C], -1 where a slot is free."""
-        for units, span in self._spans():
-            if span.start <= row < span.stop:
-                return units.kept(row - span.start)
-        raise IndexError(f"row {row} is not in this batch of {len(self.rows)} rows.")
+        units, index = self._owner(row)
+        return units.kept(index)
+
+    def scope(self, row: int) -> str:
+        """Return the scope of a row's units."""
+        return self._owner(row)[0].scope
 
     def filled(self, row: int) -> int:
         """Return how many slots of a row are filled, in its fullest unit."""
-        return [filled for units in self.units for filled in units.filled][row]
+        units, index = self._owner(row)
+        return units.filled[index]
 
     def check(self) -> None:
         """Stop on NaN or infinite utilities."""
         for units in self.units:
             units.check()
+
+    def _owner(self, row: int) -> tuple[Units, int]:
+        """Return the `Units` of a row and its index there."""
+        for units, span in self._spans():
+            if span.start <= row < span.stop:
+                return units, row - span.start
+        raise IndexError(f"row {row} is not in this batch of {len(self.rows)} rows.")
 
     def _spans(self) -> list[tuple[Units, slice]]:
         """Return each `Units` with the batch rows that it owns."""
@@ -296,10 +277,6 @@ class DecodeBatch:
             spans.append((units, slice(start, start + len(units.rows))))
             start += len(units.rows)
         return spans
-
-    def _ragged(self) -> bool:
-        """Tell whether units of one row may hold different numbers of tokens."""
-        return False
 
     def _joined(self, tables: list[Tensor]) -> Tensor:
         """Return per-unit tables [R_i, UK_i, UH_i] as one [K or 1, R, Hkv or 1]."""

@@ -25,7 +25,7 @@ def last_attention(query: Tensor, keys: Tensor, scaling: float, softcap: float |
     heads, tokens, head_dim = keys.shape
     window = query.shape[1]
     grouped = query.view(heads, -1, window, head_dim)
-    logits = torch.matmul(grouped, keys.transpose(-1, -2).unsqueeze(1)).float() * (keys.shape[-1] ** -0.5)
+    logits = torch.matmul(grouped, keys.transpose(-1, -2).unsqueeze(1)).float() * scaling
     if softcap is not None:
         logits = torch.tanh(logits / softcap) * softcap
     ahead = torch.ones(window, tokens, dtype=torch.bool, device=keys.device).triu(tokens - window + 1)

@@ -1,0 +1,124 @@
+"""The first cut: what of the prompt, and of the first decoded token, a row keeps after decode step 1."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from inertia.eviction.policy import PER_HEAD, SHARED, Policy
+from inertia.eviction.pooling import pooled_gain
+from inertia.eviction.prompt import Prompt
+from inertia.eviction.protect import protected_mask
+from inertia.eviction.units import Row, not_finite, reduce_heads, weights_of
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A row after its first cut.
+
+    Attributes:
+        row: the sequence and its policy.
+        prompt: what it is cut out of.
+        slots: slots of the prompt that stay, [UK, UH, kept], ascending; where a unit holds fewer than another, the
+            surplus names empty slots.
+        positions: their true positions, -1 for empty ones.
+        utility: their utilities.
+    """
+
+    row: Row
+    prompt: Prompt
+    slots: Tensor
+    positions: Tensor
+    utility: Tensor
+
+
+def first_cut(row: Row, prompt: Prompt, scores: list[Tensor] | None, start: list[Tensor] | None) -> Cut:
+    """Decide what a row keeps; the newcomer of step 1 is a candidate like any other.
+
+    Args:
+        row: the sequence and its policy.
+        prompt: the cache after step 1.
+        scores: of step 1, per eligible layer [Hkv or 1, n]; None for a policy that keeps everything.
+        start: initial utilities of the prompt's tokens, per eligible layer [Hkv, L0], or None for zero.
+
+    Raises:
+        FloatingPointError: the scores hold NaN or infinities.
+    """
+    positions = prompt.unit_positions(row.policy.scope if row.policy.evicts else SHARED)
+    budget = row.budget(1)
+    if scores is None:
+        return Cut(row, prompt, torch.arange(positions.shape[-1], device=positions.device).expand_as(positions),
+                   positions, torch.zeros(positions.shape, device=positions.device))  # fmt: skip
+    by_layer = torch.stack(scores)
+    utility = first_utility(row, by_layer, positions, prompt.ragged)
+    if start is not None:
+        utility = utility + started(row.policy, start, utility)
+    if not bool(torch.isfinite(utility).all()):
+        raise FloatingPointError(not_finite(row.policy.scorer))
+    if positions.shape[-1] <= budget:
+        slots = torch.arange(positions.shape[-1], device=positions.device).expand_as(positions)
+    else:
+        protected = first_protection(row, positions, by_layer, prompt.length - 1)
+        ranked = utility.masked_fill(positions < 0, float("-inf"))
+        slots = row.policy.selection.keep(ranked, positions, protected, budget)
+    return Cut(row, prompt, slots, positions.gather(-1, slots), utility.gather(-1, slots))
+
+
+def first_utility(row: Row, scores: Tensor, positions: Tensor, ragged: bool) -> Tensor:
+    """Return the utilities after step 1 from m_0 = 0, like `positions`.
+
+    Args:
+        row: the sequence and its policy.
+        scores: of step 1, [K, Hkv or 1, n].
+        positions: of the units, [UK, UH, n].
+        ragged: whether units are heads whatever the policy's scope.
+    """
+    policy = row.policy
+    _, weights = weights_of(policy, scores.shape[0], scores.device)
+    if ragged and policy.scope != PER_HEAD:
+        size = row.prompt_tokens + 1
+        every_head = scores.expand(positions.shape)
+        return pooled_gain(every_head[None], positions[None], weights[None], policy.scope, size)[0]
+    reduced = reduce_heads(scores, policy.scope)
+    if policy.scope == SHARED:
+        return (weights @ reduced.flatten(1)).view(positions.shape)
+    return (weights * reduced).expand(positions.shape)
+
+
+def started(policy: Policy, start: list[Tensor], utility: Tensor) -> Tensor:
+    """Return lam * m_0 for each unit's tokens; the newcomer, last, starts at zero."""
+    initial = reduce_heads(torch.stack(start), policy.scope)
+    padded = torch.nn.functional.pad(initial, (0, utility.shape[-1] - initial.shape[-1]))
+    return policy.aggregation.unit().lam * padded
+
+
+def first_protection(row: Row, positions: Tensor, scores: Tensor, newest: int) -> Tensor | None:
+    """Return which slots the first cut must keep, like `positions`, or None.
+
+    Args:
+        row: the sequence and its policy.
+        positions: of the units, [UK, UH, n].
+        scores: of step 1, [K, UH or 1, n].
+        newest: position of the newcomer.
+    """
+    guard = row.protection()
+    protected = None
+    if guard.any():
+        fixed = torch.zeros(1, newest + 1, dtype=torch.bool, device=positions.device)
+        fixed[0, list(guard.fixed)] = True
+        one = torch.ones(1, 1, 1, 1, dtype=torch.long, device=positions.device)
+        protected = protected_mask(positions[None], one * newest, fixed, one * guard.recent, guard.newest)[0]
+    if guard.rescue:
+        reduced = reduce_heads(scores, row.policy.scope)
+        best = reduced.amax(dim=0, keepdim=True) if positions.shape[0] == 1 else reduced
+        best = best.expand(positions.shape).masked_fill(positions < 0, float("-inf"))
+        if protected is not None:
+            best = best.masked_fill(protected, float("-inf"))
+        rescued = torch.zeros(positions.shape, dtype=torch.bool, device=positions.device)
+        # Ties go to the smaller slot, as everywhere.
+        order = best.sort(dim=-1, descending=True, stable=True).indices[..., : guard.rescue]
+        rescued.scatter_(-1, order, True)
+        protected = rescued if protected is None else protected | rescued
+    return protected

@@ -1,0 +1,95 @@
+"""The cached tokens of one sequence before its first cut."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from inertia.eviction.cache import Ring, Slots
+from inertia.eviction.layers import Layers
+from inertia.eviction.policy import PER_HEAD, SHARED
+
+
+@dataclass
+class Prompt:
+    """One sequence in slots: plain (slot i of every head holds token i) or compressed (each head holds its own).
+
+    Attributes:
+        layers: per layer of the model, its slots or ring, one row.
+        length: tokens seen, which is the next true position.
+        positions: compressed only: true positions, [K, Hkv, C], filled slots first, -1 behind them.
+        heads: KV heads.
+        depth: eligible layers K.
+    """
+
+    layers: list[Slots | Ring]
+    length: int
+    heads: int
+    depth: int
+    positions: Tensor | None = None
+
+    @property
+    def ragged(self) -> bool:
+        """Tell whether heads hold tokens of their own."""
+        return self.positions is not None
+
+    @property
+    def device(self) -> torch.device:
+        """Where the first layer lies."""
+        return self.layers[0].keys.device
+
+    def counts(self) -> Tensor:
+        """Return the filled slots per head, [K, Hkv]."""
+        if self.positions is None:
+            return torch.full((self.depth, self.heads), self.length, device=self.device)
+        return (self.positions >= 0).sum(-1)
+
+    def longest(self) -> int:
+        """Return the filled slots of the fullest head."""
+        return self.length if self.positions is None else int(self.counts().max())
+
+    def unit_positions(self, scope: str) -> Tensor:
+        """Return the true positions of a scope's units, [UK, UH, n]; one unit per head where heads differ."""
+        if self.positions is not None:
+            return self.positions[..., : self.longest()]
+        units = (1 if scope == SHARED else self.depth), (self.heads if scope == PER_HEAD else 1)
+        return torch.arange(self.length, device=self.device).expand(*units, -1)
+
+
+def compressed(plain: Prompt, rings: Sequence[Slots | Ring], layers: Layers, keep: list[Tensor], room: int,
+               removes: bool) -> Prompt:  # fmt: skip
+    """Return what a compressor keeps of a plain prompt, in slots of its own.
+
+    Args:
+        plain: the prompt; it is not changed.
+        rings: the model's layers, of which the sliding ones are copied: as they stood after the compressed part.
+        layers: the model's layer kinds.
+        keep: per eligible layer what stays, bool [Hkv, T], T tokens being compressed.
+        room: slots for tokens that come later.
+        removes: False: the slots of what does not stay are kept allocated (and stay empty).
+    """
+    part = keep[0].shape[1]
+    counts = torch.stack([mask.sum(-1) for mask in keep])
+    widest = (part if not removes else int(counts.max())) + room
+    positions = torch.full((*counts.shape, widest), -1, device=plain.device)
+    made: list[Slots | Ring] = []
+    eligible = {layer: index for index, layer in enumerate(layers.eligible)}
+    for number, layer in enumerate(plain.layers):
+        if number not in eligible:
+            made.append(rings[number].copy(1))
+            continue
+        index = eligible[number]
+        most = int(counts[index].max())
+        # A stable sort of "goes" puts what stays first, in order of position.
+        slots = (~keep[index]).long().sort(dim=-1, stable=True).indices[:, :most]
+        filled = torch.arange(most, device=plain.device) < counts[index][:, None]
+        positions[index, :, :most] = slots.masked_fill(~filled, -1)
+        new = Slots(1, (part if not removes else most) + room, layer.keys)
+        heads = torch.arange(plain.heads, device=plain.device)[:, None]
+        new.keys[0, :, :most] = layer.keys[0, heads, slots]
+        new.values[0, :, :most] = layer.values[0, heads, slots]
+        made.append(new)
+    return Prompt(made, part, plain.heads, plain.depth, positions)

@@ -20,7 +20,7 @@ TABLES     = $(patsubst configs/experiment/table%.yaml,%,$(wildcard configs/expe
 PROFILES   = $(patsubst configs/profile/%.yaml,%,$(wildcard configs/profile/*.yaml))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup fetch reproduce-table reproduce-figure tables figures test test-slow lint clean check-profile
+.PHONY: help setup fetch reproduce-table reproduce-figure tables figures parity test test-slow lint clean check-profile
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-18s %s\n", $$1, $$2 }' Makefile
@@ -65,6 +65,9 @@ tables: setup ## rebuild every table from the published records (no model needed
 
 figures: setup ## rebuild every figure from the published records (no model needed)
 	$(RUN) -m inertia.reports figures --source published
+
+parity: setup ## compare with kvpress 0.5.5, live, in an environment of its own
+	HF_HUB_OFFLINE=1 $(RUN) scripts/parity.py
 
 test: setup ## run the fast tests (offline)
 	HF_HUB_OFFLINE=1 $(RUN) -m pytest

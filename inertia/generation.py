@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,7 @@ from inertia.eviction.policy import PER_HEAD, PER_LAYER, SHARED, Policy
 from inertia.eviction.prompt import Prompt
 from inertia.eviction.session import DecodeBatch, FirstStep, unit_key
 from inertia.eviction.units import Row
-from inertia.prompting import Prefilled, compress, prefill, read_on
+from inertia.prompting import Asking, Prefilled, compress, prefill, read_on
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -130,6 +130,7 @@ def generate(
     context_end: int | None = None,
     tokenizer: PreTrainedTokenizerBase | None = None,
     chat_template: bool = True,
+    template_arguments: Mapping[str, Any] | None = None,
 ) -> list[Generation]:
     """Decode one prompt greedily under several policies, with one prefill and one first decode step for all of them.
 
@@ -152,6 +153,7 @@ def generate(
             question.
         tokenizer: for compressors that word requests of their own (KVzip).
         chat_template: whether the prompt was rendered with the tokenizer's chat template, for the same.
+        template_arguments: variables that it was rendered with, for the same.
 
     Returns:
         One Generation per policy, in their order.
@@ -187,8 +189,7 @@ def generate(
             policies,
             steps if plain_full else min(steps, 1),
             context_end,
-            tokenizer,
-            chat_template,
+            Asking(tokenizer, chat_template, template_arguments),
         )
         # The plain prompt goes last: its first step adds a token to it, and compressors must not see that one.
         for family in sorted(families.values(), key=lambda members: members[0].policy.prefill.compressor is None):

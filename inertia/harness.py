@@ -259,6 +259,10 @@ def answers(cells: list[Cell], example: Example, backbone: Backbone, renderer: R
         max_new_tokens=example.max_new_tokens,
         eos_token_id=backbone.eos_token_ids,
         seed=example_seed(cells[0].config.seed, example.id),
+        context_end=prompt.context_end,
+        tokenizer=backbone.tokenizer,
+        chat_template=backbone.chat_template,
+        template_arguments=renderer.template_variables,
     )
     decoded = [backbone.tokenizer.decode(each.tokens, skip_special_tokens=True) for each in generations]
     return [Answer(each, prompt, text) for each, text in zip(generations, decoded, strict=True)]
@@ -305,6 +309,8 @@ def record(
             "telemetry": {
                 "decoded_with": batch_id,
                 "context_tokens": prompt.context_end,
+                "prefill_budget_tokens": generation.prefill_budget_tokens,
+                "prefill_retained_tokens": generation.prefill_retained_tokens,
                 "sanitised": prompt.sanitised,
                 "example": dict(example.metadata),
             },

@@ -151,13 +151,9 @@ def reactive_alpha(
     return Policy(aggregation=ReactiveEMA(alpha, low, threshold), budget=budget(compression_ratio, tokens))
 
 
-def adaptive_refresh(
-    alpha: float = 0.8, compression_ratio: float | None = None, tokens: int | None = None
-) -> Policy:
+def adaptive_refresh(alpha: float = 0.8, compression_ratio: float | None = None, tokens: int | None = None) -> Policy:
     """InertiaKV that refreshes less often while refreshing changes little. Source: ours."""
-    return Policy(
-        aggregation=CoupledEMA(alpha), refresh=AdaptiveRefresh(), budget=budget(compression_ratio, tokens)
-    )
+    return Policy(aggregation=CoupledEMA(alpha), refresh=AdaptiveRefresh(), budget=budget(compression_ratio, tokens))
 
 
 # ------------------------------------------------------------------------------------------ every-step baselines
@@ -180,9 +176,7 @@ def tova_decode(
 
 def tova_ema(alpha: float = 0.8, compression_ratio: float | None = None, tokens: int | None = None) -> Policy:
     """TOVA with an EMA over steps in each layer. Source: InertiaKV, table 11."""
-    return Policy(
-        aggregation=Decoupled(time=TimeEMA(alpha)), scope=PER_LAYER, budget=budget(compression_ratio, tokens)
-    )
+    return Policy(aggregation=Decoupled(time=TimeEMA(alpha)), scope=PER_LAYER, budget=budget(compression_ratio, tokens))
 
 
 def keydiff_decode(
@@ -252,9 +246,7 @@ def h2o_original(compression_ratio: float | None = None, tokens: int | None = No
     )
 
 
-def streaming_llm_decode(
-    sinks: int = 4, compression_ratio: float | None = None, tokens: int | None = None
-) -> Policy:
+def streaming_llm_decode(sinks: int = 4, compression_ratio: float | None = None, tokens: int | None = None) -> Policy:
     """The first tokens and the most recent ones. Source: StreamingLLM (arXiv 2309.17453).
 
     Deviations: keys keep their true rotary positions; the paper renumbers them inside the cache.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,21 @@ from inertia.eviction.reading import Observed, PromptReading, Reading
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
+
+
+@dataclass(frozen=True)
+class Asking:
+    """What a compressor needs to word requests of its own.
+
+    Attributes:
+        tokenizer: of the backbone, or None.
+        chat_template: whether the prompt was rendered with its chat template.
+        template_arguments: variables that it was rendered with.
+    """
+
+    tokenizer: Any
+    chat_template: bool
+    template_arguments: Mapping[str, Any] | None
 
 
 @dataclass
@@ -57,8 +72,7 @@ def prefill(
     policies: Sequence[Policy],
     extra: int,
     context_end: int | None,
-    tokenizer: Any,
-    chat_template: bool,
+    asking: Asking,
 ) -> Prefilled:
     """Read a prompt once and collect the scores that the policies' compressors and starts need.
 
@@ -72,8 +86,7 @@ def prefill(
         policies: whose compressors observe.
         extra: slots to leave for tokens that the plain prompt will gain.
         context_end: first position of the question, or None.
-        tokenizer: for compressors that replay.
-        chat_template: whether the prompt was rendered with the tokenizer's chat template.
+        asking: for compressors that replay.
     """
     started = time.perf_counter()
     length = input_ids.shape[1]
@@ -99,9 +112,7 @@ def prefill(
     plain = Prompt(list(cache.layers), length, heads, len(layers.eligible))
     for key, (observer, part) in wanted.items():
         if key not in scoring:
-            observed[key] = replayed(
-                model, layers, plain, cache.earlier, observer, input_ids, part, tokenizer, chat_template
-            )
+            observed[key] = replayed(model, layers, plain, cache.earlier, observer, input_ids, part, asking)
     seconds = time.perf_counter() - started
     return Prefilled(input_ids, plain, cache.earlier, output.logits[0, -1], context_end, observed, seconds)
 
@@ -165,17 +176,23 @@ def replayed(
     compressor: Any,
     input_ids: Tensor,
     part: int,
-    tokenizer: Any,
-    chat_template: bool,
+    asking: Asking,
 ) -> list[Tensor]:
     """Return the scores of a compressor that lets the model read the prompt again, [Hkv, part] per eligible layer."""
     from inertia.prefill.replay import ReplayLayer
 
     length = input_ids.shape[1]
-    rings = plain.layers if part == length else [early or layer for early, layer in zip(earlier, plain.layers, strict=True)]
+    rings = (
+        plain.layers if part == length else [early or layer for early, layer in zip(earlier, plain.layers, strict=True)]
+    )
     context = Prompt(rings, part, plain.heads, plain.depth)
     scores: list[Tensor] = []
-    for replay in compressor.replays(tokenizer, input_ids[0, :part].tolist(), chat_template=chat_template):
+    for replay in compressor.replays(
+        asking.tokenizer,
+        input_ids[0, :part].tolist(),
+        chat_template=asking.chat_template,
+        template_arguments=asking.template_arguments,
+    ):
         found: list[Tensor] = []
 
         def observe(seen: Observed, replay: Any = replay, found: list[Tensor] = found) -> None:

@@ -51,6 +51,9 @@ def tiny(architecture="llama", layers=3, query_heads=9, kv_heads=3, head_dim=8, 
     model.generation_config = tf.GenerationConfig(pad_token_id=0)
     generator = torch.Generator().manual_seed(seed)
     for name, parameter in model.named_parameters():
+        if "q_norm" in name or "k_norm" in name:
+            # With the weights that they are made with, all keys would have one norm, and ranking by it would be noise.
+            parameter.data += torch.randn(parameter.shape, generator=generator) * 0.3
         if "norm" in name:
             continue
         scale = 0.35 if "q_proj" in name or "k_proj" in name else 0.15

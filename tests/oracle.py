@@ -118,7 +118,17 @@ def aggregate(policy, old, scores):
 
 
 def run(
-    model, ids, policy, max_new_tokens, forced=None, scores=SCORES, seed=0, stay=None, part=None, context_end=None, m0=None
+    model,
+    ids,
+    policy,
+    max_new_tokens,
+    forced=None,
+    scores=SCORES,
+    seed=0,
+    stay=None,
+    part=None,
+    context_end=None,
+    m0=None,
 ):
     """Decode under a policy; returns tokens, kept sets per step (nested as the public API) and logits per token.
 
@@ -194,7 +204,9 @@ def run(
                     )
                     for p in held - spared
                 }
-                count = min(int(guard.rescue * budget), budget - len(spared | set(range(newest, newest + bool(recent)))))
+                count = min(
+                    int(guard.rescue * budget), budget - len(spared | set(range(newest, newest + bool(recent))))
+                )
                 spared |= set(sorted(best, key=lambda p: (-best[p], p))[:count])
             for member in members:
                 while len(alive[member]) > budget:

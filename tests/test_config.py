@@ -13,8 +13,8 @@ from omegaconf import OmegaConf
 
 from inertia import Policy, cli
 from inertia.config import IDENTITY, TRANSPORT, policy, run_config
-from inertia.policies import METHODS
 from inertia.paths import config_dir
+from inertia.policies import METHODS
 
 ROOT = Path(__file__).resolve().parents[1]
 GROUPS = cli.group_options()

@@ -20,11 +20,11 @@ from inertia.eviction.aggregation import (
     Weights,
 )
 from inertia.eviction.budget import KeepRatio, Ratio, SeenRatio, Tokens
-from inertia.policies import METHODS
 from inertia.eviction.new_token import NewToken
 from inertia.eviction.protect import Protect, protected_mask, spread
 from inertia.eviction.refresh import Every, Once
 from inertia.eviction.selection import TopK
+from inertia.policies import METHODS
 
 
 @given(alpha=st.floats(0, 1), scores=st.lists(st.lists(st.floats(0, 1), min_size=5, max_size=5), max_size=4))

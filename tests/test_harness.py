@@ -153,7 +153,8 @@ def test_wandb_runs_offline_and_its_failure_fails_nothing(results, monkeypatch):
     assert list((results / "wandb").rglob("*.wandb")), "no offline run was written"
     import inertia.records.wandb_mirror as mirror
 
-    monkeypatch.setattr(mirror, "_write", lambda *_, **__: (_ for _ in ()).throw(OSError("disk on fire")), raising=False)
+    assert hasattr(mirror, "_write")
+    monkeypatch.setattr(mirror, "_write", lambda *_, **__: (_ for _ in ()).throw(OSError("disk on fire")))
     (outcome,) = harness.run([config("method=h2o", "logger=wandb", "benchmark.examples=1")])
     assert outcome.summary["ok"] == 1
 

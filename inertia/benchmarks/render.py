@@ -151,8 +151,13 @@ class Renderer:
             [{"role": "user", "content": content}],
             tokenize=False,
             add_generation_prompt=True,
-            **{"date_string": _TEMPLATE_DATE, **self.template_arguments},
+            **self.template_variables,
         )
+
+    @property
+    def template_variables(self) -> dict[str, Any]:
+        """Everything the chat template is given beside the messages."""
+        return {"date_string": _TEMPLATE_DATE, **self.template_arguments}
 
     @cached_property
     def _frame(self) -> tuple[str, str]:

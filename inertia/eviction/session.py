@@ -17,7 +17,7 @@ from inertia.eviction.cut import Cut
 from inertia.eviction.layers import Layers
 from inertia.eviction.policy import Policy
 from inertia.eviction.prompt import Prompt
-from inertia.eviction.units import Row, Units
+from inertia.eviction.units import Units
 from inertia.eviction.view import LayerView, Scorer
 
 

@@ -11,8 +11,10 @@ from inertia.records import CorruptRecord, DuplicateCell, DuplicateRow, NewerSch
 from inertia.reports.make import make_figure, make_table
 from inertia.reports.publish import publish
 from inertia.reports.registry import FIGURES, TABLES, figure_report, table_report
+from inertia.reports.score_table import score_table
+from inertia.reports.source import load_source
 from inertia.reports.terminal import show
-from inertia.reports.write import REFERENCE_PROFILE
+from inertia.reports.write import REFERENCE_PROFILE, write_table
 
 _BAD_RECORDS = (CorruptRecord, DuplicateCell, DuplicateRow, NewerSchema, Unsealed)
 
@@ -47,6 +49,16 @@ def _figures(numbers: Sequence[int], options: argparse.Namespace) -> None:
         print("wrote " + " ".join(str(path) for path in paths))
 
 
+def _scores(options: argparse.Namespace) -> None:
+    from rich.console import Console
+
+    root = results_dir()
+    table = score_table(load_source(root, options.experiment, options.profile, options.source))
+    show(table.grid, Console())
+    paths = write_table(table, root / "tables", options.profile)
+    print("wrote " + " ".join(str(path) for path in paths))
+
+
 def _needs(options: argparse.Namespace) -> None:
     find = table_report if options.kind == "table" else figure_report
     print(find(options.number).experiment)
@@ -61,9 +73,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m inertia.reports", description=__doc__)
     commands = parser.add_subparsers(required=True, metavar="command")
     reading = argparse.ArgumentParser(add_help=False)
-    reading.add_argument(
-        "--profile", default=REFERENCE_PROFILE, help="the profile that was run (%(default)s)"
-    )
+    reading.add_argument("--profile", default=REFERENCE_PROFILE, help="the profile that was run (%(default)s)")
     reading.add_argument(
         "--source",
         choices=("runs", "published", "auto"),
@@ -76,15 +86,18 @@ def _parser() -> argparse.ArgumentParser:
         one.set_defaults(run=lambda options, run=run: run([options.number], options))
         every = commands.add_parser(f"{kind}s", parents=[reading], help=f"every {kind}")
         every.set_defaults(run=lambda options, run=run, known=known: run(sorted(known), options))
+    scores = commands.add_parser(
+        "scores", parents=[reading], help="any experiment: a row per policy, a column per task"
+    )
+    scores.add_argument("experiment", help="such as methods")
+    scores.set_defaults(run=_scores)
     needs = commands.add_parser("needs", help="name the experiment that a table or figure is made from")
     needs.add_argument("kind", choices=("table", "figure"))
     needs.add_argument("number", type=int)
     needs.set_defaults(run=_needs)
     exported = commands.add_parser("publish", help="export an experiment's records to results/published")
     exported.add_argument("experiment", help="such as table05")
-    exported.add_argument(
-        "--profile", default=REFERENCE_PROFILE, help="the profile that was run (%(default)s)"
-    )
+    exported.add_argument("--profile", default=REFERENCE_PROFILE, help="the profile that was run (%(default)s)")
     exported.set_defaults(run=_publish)
     return parser
 

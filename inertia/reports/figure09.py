@@ -114,7 +114,7 @@ def _draw(axes: Axes, curves: Sequence[Curve], alphas: Sequence[float]) -> None:
         for bar in bars[2]:
             bar.set_alpha(1.0 if number == 0 else 0.55)
     axes.set_xticks(range(len(alphas)), [f"{alpha:g}" for alpha in alphas])
-    axes.set_xlabel("alpha (0: no memory)")
+    axes.set_xlabel("alpha (0: the last layer alone)")
     axes.grid(axis="y", color="0.92")
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)

@@ -11,6 +11,7 @@ from typing import Any
 
 from inertia.backbones.config import BackboneConfig, from_mapping
 from inertia.benchmarks import registry
+from inertia.benchmarks.registry import Benchmark, Kept
 from inertia.eviction import checks
 from inertia.eviction.budget import Unlimited
 from inertia.eviction.policy import Policy
@@ -22,6 +23,7 @@ IDENTITY = (
     "benchmark.tasks",
     "benchmark.lengths",
     "benchmark.seed",
+    "benchmark.metrics",
     "scorer",
     "aggregation",
     "refresh",
@@ -36,6 +38,8 @@ IDENTITY = (
     "seed",
 )
 TRANSPORT = (
+    # Where data lie; what they hold enters the identity by its hash.
+    "benchmark.source",
     "benchmark.examples",
     "benchmark.task_examples",
     "label",
@@ -47,6 +51,7 @@ TRANSPORT = (
     "logger",
 )
 POLICY_PARTS = ("scorer", "aggregation", "refresh", "budget", "selection", "protect", "new_token", "prefill")
+METRICS = ("official", "fidelity")
 LOGGER_MODES = ("offline", "online", "disabled")
 
 
@@ -57,16 +62,20 @@ class BenchmarkConfig:
     Attributes:
         name: a benchmark of `inertia.benchmarks.registry`.
         tasks: its tasks.
-        lengths: nominal prompt lengths in tokens, new tokens included.
+        lengths: nominal prompt lengths in tokens, new tokens included; [null] where a benchmark has none.
         seed: seed of the data.
+        source: where outside data come from (`inertia.benchmarks.sources.Source`), or None for what the benchmark pins.
+        metrics: "official", and "fidelity" to the full cache beside it.
         examples: examples per (task, length).
         task_examples: the same for single tasks, where it differs.
     """
 
     name: str
     tasks: tuple[str, ...]
-    lengths: tuple[int, ...]
+    lengths: tuple[int | None, ...]
     seed: int
+    source: Mapping[str, Any] | None
+    metrics: tuple[str, ...]
     examples: int
     task_examples: Mapping[str, int]
 
@@ -79,10 +88,32 @@ class BenchmarkConfig:
             if not values or len(set(values)) < len(values):
                 raise ValueError(f"benchmark.{name}={list(values)} must hold at least one value and none twice.")
         for length in self.lengths:
-            checks.integer("benchmark.lengths", length, low=1)
+            if length is not None:
+                checks.integer("benchmark.lengths", length, low=1)
+        for metric in self.metrics:
+            checks.choice("benchmark.metrics", metric, METRICS)
+        if "official" not in self.metrics:
+            raise ValueError(f"benchmark.metrics={list(self.metrics)} lacks 'official'; add it.")
         checks.integer("benchmark.seed", self.seed, low=0)
         for count in (self.examples, *self.task_examples.values()):
             checks.integer("benchmark.examples", count, low=1)
+
+    def bound(self) -> Benchmark:
+        """Return the benchmark with its seed and data.
+
+        Raises:
+            ValueError: the source is none.
+        """
+        if self.source is None:
+            return Benchmark(self.name, self.seed)
+        from inertia.benchmarks.sources import Source
+
+        try:
+            return Benchmark(self.name, self.seed, Kept(Source(**self.source)))
+        except TypeError as error:
+            raise ValueError(
+                f"benchmark.source={dict(self.source)}: {error}; see inertia.benchmarks.sources."
+            ) from error
 
     def count(self, task: str) -> int:
         """Return how many examples of a task are planned."""
@@ -142,7 +173,7 @@ class RunConfig:
     def __post_init__(self) -> None:
         window = self.backbone.context_window
         for length in self.benchmark.lengths:
-            if length > window:
+            if length is not None and length > window:
                 raise ValueError(
                     f"benchmark.lengths={length} exceeds the window of {window} tokens of {self.backbone.name}; "
                     "give a shorter length or another backbone."
@@ -163,7 +194,7 @@ def run_config(composed: Any) -> RunConfig:
     return RunConfig(
         backbone=from_mapping(plain["backbone"]),
         benchmark=BenchmarkConfig(
-            **{**benchmark, "tasks": tuple(benchmark["tasks"]), "lengths": tuple(benchmark["lengths"])}
+            **{**benchmark, **{name: tuple(benchmark[name]) for name in ("tasks", "lengths", "metrics")}}
         ),
         policy=policy(plain),
         label=plain["label"] or label(policy(plain)),

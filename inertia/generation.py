@@ -35,7 +35,7 @@ class Generation:
 
     Attributes:
         tokens: generated ids, EOS included.
-        stop: "eos" or "length".
+        stop: "eos", "string" or "length".
         prompt_tokens: L0.
         budget_tokens: the decode budget after the last decode step, None for no limit.
         prefill_budget_tokens: what of the compressed part of the prompt could stay, per KV head; None without
@@ -86,6 +86,7 @@ class Draft:
     bytes: int = 0
     rows: int = 1
     seconds: float = 0.0
+    stop: str = "length"
 
 
 @dataclass(frozen=True)
@@ -97,6 +98,20 @@ class Request:
     trace: bool
     forced: tuple[int, ...] | None
     return_logits: bool
+    stop_strings: tuple[str, ...] = ()
+    min_new_tokens: int = 0
+    tokenizer: Any = None
+
+    def propose(self, logits: Tensor, made: int) -> Tensor:
+        """Return the greedy choice of each row, [R]; EOS is out of the question below the least number of tokens.
+
+        Args:
+            logits: [R, vocabulary].
+            made: tokens generated so far.
+        """
+        if made < self.min_new_tokens and self.eos:
+            logits = logits.index_fill(-1, torch.tensor(sorted(self.eos), device=logits.device), float("-inf"))
+        return logits.argmax(dim=-1)
 
     def next_token(self, draft: Draft, logits: Tensor, proposed: int) -> None:
         """Append the next token of a row: the forced one, or the proposed one."""
@@ -111,9 +126,25 @@ class Request:
             draft.kept.append(as_lists(kept, scope))
 
     def done(self, draft: Draft) -> bool:
-        """Tell whether a row ends here."""
-        ended = self.forced is None and draft.tokens[-1] in self.eos
-        return ended or len(draft.tokens) >= self.limit
+        """Tell whether a row ends here, and note why."""
+        if self.forced is None and draft.tokens[-1] in self.eos:
+            draft.stop = "eos"
+        elif self.forced is None and self.stop_strings and self._stopped(draft):
+            draft.stop = "string"
+        else:
+            return len(draft.tokens) >= self.limit
+        return True
+
+    def _stopped(self, draft: Draft) -> bool:
+        """Tell whether the decoded answer holds a stop string; the prompt plays no part."""
+        text = self.tokenizer.decode(draft.tokens, skip_special_tokens=True)
+        return before_stop(text, self.stop_strings) != text
+
+
+def before_stop(text: str, stop_strings: Sequence[str]) -> str:
+    """Return a text up to its earliest stop string; the whole text where there is none."""
+    ends = [at for stop in stop_strings if (at := text.find(stop)) >= 0]
+    return text[: min(ends)] if ends else text
 
 
 def generate(
@@ -131,6 +162,8 @@ def generate(
     tokenizer: PreTrainedTokenizerBase | None = None,
     chat_template: bool = True,
     template_arguments: Mapping[str, Any] | None = None,
+    stop_strings: Sequence[str] = (),
+    min_new_tokens: int = 0,
 ) -> list[Generation]:
     """Decode one prompt greedily under several policies, with one prefill and one first decode step for all of them.
 
@@ -154,6 +187,8 @@ def generate(
         tokenizer: for compressors that word requests of their own (KVzip).
         chat_template: whether the prompt was rendered with the tokenizer's chat template, for the same.
         template_arguments: variables that it was rendered with, for the same.
+        stop_strings: end a row once its decoded answer holds one; `tokens` still hold it. Needs a tokenizer.
+        min_new_tokens: no EOS before this many tokens.
 
     Returns:
         One Generation per policy, in their order.
@@ -171,7 +206,13 @@ def generate(
     check_request(model, input_ids, policies, max_new_tokens, forced_tokens, context_end, tokenizer)
     eos = () if eos_token_id is None else (eos_token_id,) if isinstance(eos_token_id, int) else tuple(eos_token_id)
     forced = None if forced_tokens is None else tuple(forced_tokens)
-    request = Request(max_new_tokens, frozenset(eos), trace, forced, return_logits)
+    if stop_strings and (tokenizer is None or not all(stop_strings)):
+        raise ValueError(
+            f"stop_strings={list(stop_strings)} need a tokenizer and may not be empty; give tokenizer=..., no empty one."
+        )
+    request = Request(
+        max_new_tokens, frozenset(eos), trace, forced, return_logits, tuple(stop_strings), min_new_tokens, tokenizer
+    )
     layers = layers_of(model.config)
     length = input_ids.shape[1]
     steps = max_new_tokens - 1
@@ -292,21 +333,21 @@ def start_family(
         for draft in family:
             draft.prefill_budget, draft.prefill_retained = budget, retained
     before = time.perf_counter() - started
-    proposed = int(logits.argmax())
+    proposed = int(request.propose(logits[None], 0))
     for draft in family:
         draft.prefill_seconds = prefilled.seconds + before
         request.next_token(draft, logits, proposed)
         draft.retained = float(prompt.counts().double().mean())
         draft.peak = prompt.longest()
         draft.bytes = sum(layer.row_bytes for layer in prompt.layers)
-    if request.done(family[0]):
+    if any([request.done(draft) for draft in family]):
         return []
     scorers = list(dict.fromkeys(draft.policy.scorer for draft in family if draft.policy.evicts))
     cached = prompt.longest()
     step = FirstStep(layers, prompt, scorers, seed)
     with decoding_attention(model):
         logits = forward(model, step, [family[0].tokens[-1]], [step.seen])[0]
-    proposed = int(logits.argmax())
+    proposed = int(request.propose(logits[None], 1))
     alive = []
     for draft in family:
         row = Row(draft.policy, prefilled.input_ids.shape[1], seed, cached, prefilled.context_end)
@@ -366,7 +407,7 @@ def run_batch(model: PreTrainedModel, batch: DecodeBatch, drafts: list[Draft], r
         positions = batch.newest.tolist()
         logits = forward(model, batch, [draft.tokens[-1] for draft in drafts], positions)
         batch.advance(step)
-        proposed = logits.argmax(dim=-1).tolist()
+        proposed = request.propose(logits, step).tolist()
         for row, draft in enumerate(drafts):
             if ended[row]:
                 continue
@@ -427,10 +468,9 @@ def slot_bytes(prompt: Prompt, row: Row, steps: int) -> int:
 def finish(draft: Draft, request: Request, prompt_tokens: int) -> Generation:
     """Freeze a draft."""
     steps = len(draft.tokens) - 1
-    ended = request.forced is None and draft.tokens[-1] in request.eos
     return Generation(
         tokens=draft.tokens,
-        stop="eos" if ended else "length",
+        stop=draft.stop,
         prompt_tokens=prompt_tokens,
         budget_tokens=draft.policy.budget.tokens(prompt_tokens, prompt_tokens + max(steps, 1)),
         prefill_budget_tokens=draft.prefill_budget,

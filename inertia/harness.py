@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from inertia import backbones
 from inertia.benchmarks.example import Example
-from inertia.benchmarks.registry import benchmark
+from inertia.benchmarks.registry import Benchmark
 from inertia.config import RunConfig, numbers
 from inertia.paths import results_dir
+from inertia.protocols import Answer, Asker
 from inertia.records.canonical import canonical_json
 from inertia.records.cell import CellWriter, Incomplete, open_cell
 from inertia.records.identity import cell_id
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
     from tqdm import tqdm
 
     from inertia.backbones import Backbone
-    from inertia.benchmarks.render import Prompt, Renderer
-    from inertia.generation import Generation
 
 # Raised whenever the same settings would give other outputs or scores; old and new cells then never share a table.
 SCORE_VERSION = 1
@@ -40,14 +39,16 @@ class Cell:
 
     Attributes:
         config: the job that asked for it.
+        benchmark: its benchmark, bound to its data.
         task: task of the benchmark.
         length: nominal length.
         identity: everything that can change an output.
     """
 
     config: RunConfig
+    benchmark: Benchmark
     task: str
-    length: int
+    length: int | None
     identity: dict[str, Any]
 
     @property
@@ -63,8 +64,12 @@ class Cell:
     @property
     def planned(self) -> list[str]:
         """Ids of the planned examples."""
-        settings = self.config.benchmark
-        return benchmark(settings.name).ids(self.task, self.length, settings.count(self.task), settings.seed)
+        return self.benchmark.ids(self.task, self.length, self.config.benchmark.count(self.task))
+
+    @property
+    def place(self) -> str:
+        """Task and length, for names."""
+        return self.task if self.length is None else f"{self.task}-{self.length}"
 
 
 @dataclass(frozen=True)
@@ -80,15 +85,18 @@ def cells_of(config: RunConfig) -> list[Cell]:
     """Return the cells of a job, tasks first."""
     backbone = backbones.identity(config.backbone)
     settings = config.benchmark
+    bench = settings.bound()
     return [
         Cell(
             config,
+            bench,
             task,
             length,
             {
                 "score_version": SCORE_VERSION,
                 "backbone": backbone,
-                "benchmark": benchmark(settings.name).identity(task, length, settings.seed),
+                "benchmark": bench.identity(task, length),
+                **({} if settings.metrics == ("official",) else {"metrics": sorted(settings.metrics)}),
                 "policy": config.policy.describe(),
                 "decoding": {"kind": "greedy"},
                 "seed": config.seed,
@@ -146,7 +154,7 @@ def run_group(group: list[Cell], loaded: Loaded, provenance: dict[str, Any], bar
                 open_cell(
                     results_dir() / "runs",
                     cell.identity,
-                    label=f"{cell.config.backbone.name}__{variant(cell.config)}__{cell.task}-{cell.length}",
+                    label=f"{cell.config.backbone.name}__{variant(cell.config)}__{cell.place}",
                     planned=cell.planned,
                     config=cell.config.resolved,
                     provenance=provenance,
@@ -174,12 +182,11 @@ def decode_missing(pending: list[Cell], writers: dict[str, CellWriter], loaded: 
     batch_id = "b" + hashlib.sha256("".join(sorted(cell.id for cell in pending)).encode()).hexdigest()[:11]
     first = pending[0].config
     backbone = loaded.get(first)
-    renderer = make_renderer(backbone)
-    settings = first.benchmark
-    task, length = pending[0].task, pending[0].length
+    bench, task, length = pending[0].benchmark, pending[0].task, pending[0].length
+    asker = make_asker(backbone, bench, task)
     count = max(cell.config.benchmark.count(task) for cell in pending)
-    examples = benchmark(settings.name).examples(task, length, count, settings.seed, renderer)
-    bar.set_description(f"{backbone.name} {task} {length}")
+    examples = bench.examples(task, length, count, asker.renderer)
+    bar.set_description(f"{backbone.name} {pending[0].place}")
     for index, example in enumerate(examples):
         lacking = [
             cell
@@ -192,7 +199,7 @@ def decode_missing(pending: list[Cell], writers: dict[str, CellWriter], loaded: 
             cell for cell in pending if cell not in lacking and decoded_with(writers[cell.id], example.id) == batch_id
         ]
         together = [cell for cell in pending if cell in lacking or cell in mates]
-        for cell, result in decode_example(together, example, backbone, renderer):
+        for cell, result in decode_example(together, example, asker):
             if cell in lacking:
                 record(writers[cell.id], cell, example, index, result, batch_id)
         bar.update(len(lacking))
@@ -211,61 +218,39 @@ def decoded_with(writer: CellWriter, example_id: str) -> str | None:
     return None if row is None else json.loads(row["telemetry"])["decoded_with"]
 
 
-def make_renderer(backbone: Backbone) -> Renderer:
-    """Return the renderer of a backbone's prompts."""
+def make_asker(backbone: Backbone, bench: Benchmark, task: str) -> Asker:
+    """Return what answers a task's examples with a backbone."""
     from inertia.benchmarks.render import Renderer
 
-    return Renderer(backbone.tokenizer, backbone.chat_template)
+    renderer = Renderer(backbone.tokenizer, backbone.chat_template)
+    return Asker(backbone, bench.renderer(task, renderer, backbone.context_window), bench)
 
 
-@dataclass(frozen=True)
-class Answer:
-    """One decoded example of one cell."""
-
-    generation: Generation
-    prompt: Prompt
-    prediction: str
-
-
-def decode_example(
-    cells: list[Cell], example: Example, backbone: Backbone, renderer: Renderer
-) -> Iterable[tuple[Cell, Answer | Exception]]:
+def decode_example(cells: list[Cell], example: Example, asker: Asker) -> Iterable[tuple[Cell, Answer | Exception]]:
     """Decode one example under the policies of several cells; where that fails, each cell by itself.
 
     Returns:
         Pairs of a cell and its answer, or the exception that stopped it.
     """
     try:
-        return list(zip(cells, answers(cells, example, backbone, renderer), strict=True))
+        return list(zip(cells, answers(cells, example, asker), strict=True))
     except Exception as error:  # noqa: BLE001 - whatever it is, it must not take the other examples with it
         if len(cells) == 1:
             return [(cells[0], error)]
         log.warning("%s failed for %d policies at once (%s); trying them one by one", example.id, len(cells), error)
-        return [pair for cell in cells for pair in decode_example([cell], example, backbone, renderer)]
+        return [pair for cell in cells for pair in decode_example([cell], example, asker)]
 
 
-def answers(cells: list[Cell], example: Example, backbone: Backbone, renderer: Renderer) -> list[Answer]:
-    """Decode one example under the policies of several cells, in one batch."""
-    import torch
+def answers(cells: list[Cell], example: Example, asker: Asker) -> list[Answer]:
+    """Answer one example under the policies of several cells, and measure their fidelity where it is asked for."""
+    policies = [cell.config.policy for cell in cells]
+    seed = example_seed(cells[0].config.seed, example.id)
+    found = asker.answers(example, policies, seed)
+    if "fidelity" in cells[0].config.benchmark.metrics:
+        from inertia.fidelity import with_fidelity
 
-    from inertia.generation import generate
-
-    prompt = renderer.render(example)
-    device = backbone.model.get_input_embeddings().weight.device
-    generations = generate(
-        backbone.model,
-        torch.tensor([prompt.ids], device=device),
-        [cell.config.policy for cell in cells],
-        max_new_tokens=example.max_new_tokens,
-        eos_token_id=backbone.eos_token_ids,
-        seed=example_seed(cells[0].config.seed, example.id),
-        context_end=prompt.context_end,
-        tokenizer=backbone.tokenizer,
-        chat_template=backbone.chat_template,
-        template_arguments=renderer.template_variables,
-    )
-    decoded = [backbone.tokenizer.decode(each.tokens, skip_special_tokens=True) for each in generations]
-    return [Answer(each, prompt, text) for each, text in zip(generations, decoded, strict=True)]
+        found = with_fidelity(asker, example, policies, found, seed)
+    return found
 
 
 def example_seed(seed: int, example_id: str) -> int:
@@ -281,7 +266,6 @@ def record(
     if isinstance(result, Exception):
         writer.append_failure(example.id, index, result, task=example.task, **shared)
         return
-    scoring = benchmark(cell.config.benchmark.name)
     generation, prompt = result.generation, result.prompt
     writer.append(
         {
@@ -290,8 +274,13 @@ def record(
             "index": index,
             "task": example.task,
             "prediction": result.prediction,
-            "score": scoring.score(example.task, result.prediction, example.references),
-            "metrics": scoring.diagnostics(result.prediction, example.references),
+            "score": cell.benchmark.score(example, result.prediction),
+            "metrics": {
+                **cell.benchmark.diagnostics(example, result.prediction),
+                "hit_limit": float(generation.stop == "length"),
+                "truncated": float(prompt.truncated),
+                **result.metrics,
+            },
             "prompt_tokens": generation.prompt_tokens,
             "new_tokens": len(generation.tokens),
             "tokens": generation.tokens,
@@ -312,10 +301,16 @@ def record(
                 "prefill_budget_tokens": generation.prefill_budget_tokens,
                 "prefill_retained_tokens": generation.prefill_retained_tokens,
                 "sanitised": prompt.sanitised,
-                "example": dict(example.metadata),
+                "example": facts(example),
+                **result.telemetry,
             },
         }
     )
+
+
+def facts(example: Example) -> dict[str, Any]:
+    """Return what an example says of itself, without the texts that only prompts need."""
+    return {key: value for key, value in example.metadata.items() if key not in ("fields", "all_classes")}
 
 
 def seal(cell: Cell, writer: CellWriter) -> Outcome:

@@ -82,14 +82,13 @@ class GroupingLauncher(Launcher):
 
 
 def outcomes_of(config: RunConfig, outcomes: Sequence[Outcome]) -> dict[str, float | None]:
-    """Return a job's value: the mean score of each of its cells, by task and length."""
+    """Return a job's value: the mean score of each of its cells, by place."""
     from inertia.harness import cells_of
 
     by_id = {outcome.cell.id: outcome for outcome in outcomes}
     mine = [(cell, by_id[cell.id]) for cell in cells_of(config)]
     return {
-        f"{cell.task}/{cell.length}": None if outcome.summary is None else outcome.summary["score"]["mean"]
-        for cell, outcome in mine
+        f"{cell.place}": None if outcome.summary is None else outcome.summary["score"]["mean"] for cell, outcome in mine
     }
 
 

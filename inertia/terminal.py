@@ -44,7 +44,7 @@ def print_outcomes(outcomes: Sequence[Outcome], *, brief: bool) -> None:
 def cells(outcome: Outcome) -> tuple[str, ...]:
     """Return the printed columns of one cell."""
     cell, summary = outcome.cell, outcome.summary
-    names = (cell.id, cell.config.label, cell.task, str(cell.length))
+    names = (cell.id, cell.config.label, cell.task, "-" if cell.length is None else str(cell.length))
     if summary is None:
         return (*names, "incomplete", "-", "-", "-")
     score = summary["score"]

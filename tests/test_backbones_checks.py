@@ -8,7 +8,8 @@ import pytest
 import transformers
 
 from inertia.backbones import from_mapping
-from inertia.backbones.checks import check_shape, check_supported, check_template, eligible_layers
+from inertia.backbones.checks import check_shape, check_supported, check_template
+from inertia.eviction.layers import layers_of
 
 LLAMA = {"num_hidden_layers": 4, "num_attention_heads": 8, "num_key_value_heads": 2}
 CONFIG = from_mapping(
@@ -79,7 +80,7 @@ def test_eligible_are_the_full_attention_layers(
     config: transformers.PretrainedConfig, eligible: tuple[int, ...]
 ) -> None:
     check_supported(config)
-    assert eligible_layers(config) == eligible
+    assert layers_of(config).eligible == eligible
 
 
 def test_every_differing_count_is_named() -> None:

@@ -49,6 +49,8 @@ CHANGES = {
     "benchmark.tasks": "benchmark.tasks=[vt]",
     "benchmark.lengths": "benchmark.lengths=[2048]",
     "benchmark.seed": "benchmark.seed=7",
+    "benchmark.metrics": "benchmark.metrics=[official,fidelity]",
+    "benchmark.source": None,  # needs data; tested with the benchmarks
     "scorer": None,  # one scorer in this composition; changed below through a foreign class
     "aggregation": "aggregation.alpha=0.5",
     "refresh": "refresh.interval=2",

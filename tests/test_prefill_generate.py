@@ -217,13 +217,15 @@ EXACT = [name for name in METHODS if Policy.named(name).evicts and name not in (
 @pytest.mark.parametrize("name", [name for name in EXACT if name not in ("h2o_original", "adaptive_refresh")])
 @pytest.mark.parametrize("architecture", ["llama", "gemma3"])
 def test_every_decode_method_equals_its_oracle(name, architecture):
-    network, ids = models.tiny(architecture, seed=1), models.prompt(40, seed=11)
+    # No id twice: the first layer's keys of equal ids have equal norms, and ranking those would be rounding.
+    order = (torch.randperm(94, generator=torch.Generator().manual_seed(11)) + 3).tolist()
+    network, ids, forced = models.tiny(architecture, seed=1), torch.tensor([order[:40]]), order[40 : 40 + STEPS]
     policy = Policy.named(name, tokens=12)
-    (ours,) = generate(network, ids, [policy], STEPS, trace=True, context_end=34, seed=17)
+    (ours,) = generate(network, ids, [policy], STEPS, trace=True, context_end=34, seed=17, forced_tokens=forced)
     layers = layers_of(network.config)
     table = {**oracle.SCORES, **oracle_scores.scores(17, len(layers.eligible))}
-    tokens, kept, _ = oracle.run(network, ids[0].tolist(), policy, STEPS, scores=table, context_end=34)
-    assert (ours.tokens, ours.kept) == (tokens, kept)
+    _, kept, _ = oracle.run(network, order[:40], policy, STEPS, scores=table, context_end=34, forced=forced)
+    assert ours.kept == kept
 
 
 def test_adaptive_rules_change_with_what_they_see():
@@ -241,7 +243,7 @@ def test_adaptive_rules_change_with_what_they_see():
 @pytest.mark.parametrize(
     "policy, arguments, message",
     [
-        (Policy.named("snapkv", tokens=70), {"context_end": 20}, "64"),
+        (Policy.named("snapkv", tokens=10), {"context_end": 20}, "64"),
         (Policy.named("keydiff", tokens=5), {}, "context_end"),
         (Policy.named("keydiff", tokens=5), {"context_end": 30}, r"0 < context_end < 30"),
         (Policy.named("kvzip", tokens=5), {"context_end": 20}, "needs a tokenizer"),

@@ -74,7 +74,7 @@ def test_only_the_question_answering_tasks_take_any_reference() -> None:
 
 def test_an_example_is_scored_by_its_task() -> None:
     example = Example("vt/1/0", "vt", 1, "", "", "", ("AB", "CD"), 30)
-    assert score(example, "AB", example.references) == 0.5
+    assert score(example.task, "AB", example.references) == 0.5
 
 
 def test_control_characters_become_line_breaks_and_ends_are_stripped() -> None:
@@ -91,8 +91,8 @@ def test_unknown_tasks_and_missing_references_are_refused() -> None:
 
 
 def test_diagnostics_tell_a_dump_from_an_answer() -> None:
-    answer = diagnostics(" 1. 1234567", ["1234567"])
-    dump = diagnostics(" ".join(str(1234560 + i) for i in range(10)), ["1234567"])
+    answer = diagnostics("vt", " 1. 1234567", ["1234567"])
+    dump = diagnostics("vt", " ".join(str(1234560 + i) for i in range(10)), ["1234567"])
     assert answer == {
         "answer_characters": 10.0,
         "answer_words": 2.0,
@@ -102,4 +102,4 @@ def test_diagnostics_tell_a_dump_from_an_answer() -> None:
     }
     assert dump["references_found"] == 1.0
     assert dump["precision"] == pytest.approx(0.1)
-    assert diagnostics(" \n", ["a"])["empty"] == 1.0
+    assert diagnostics("vt", " \n", ["a"])["empty"] == 1.0

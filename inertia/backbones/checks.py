@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from inertia.backbones.config import BackboneConfig
+from inertia.eviction import layers
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedTokenizerBase
@@ -13,15 +14,6 @@ REFUSED_ROTARY = {
     "longrope": "LongRoPE changes its factors at a length, and an evicted cache cannot be rotated again",
     "dynamic": "dynamic RoPE remembers the longest input, so an answer depends on what ran before",
 }
-KNOWN_LAYERS = ("full_attention", "sliding_attention")
-
-
-def eligible_layers(config: PretrainedConfig) -> tuple[int, ...]:
-    """Return the indices of the full-attention layers; only their caches may be cut.
-
-    A model without `layer_types` has full attention everywhere, unless it has a sliding window: then nowhere.
-    """
-    return tuple(index for index, kind in enumerate(_layer_types(config)) if kind == "full_attention")
 
 
 def check_supported(config: PretrainedConfig) -> None:
@@ -83,16 +75,6 @@ def check_template(config: BackboneConfig, tokenizer: PreTrainedTokenizerBase) -
         )
 
 
-def _layer_types(config: PretrainedConfig) -> list[str]:
-    text = config.get_text_config(decoder=True)
-    declared = getattr(text, "layer_types", None)
-    if declared is not None:
-        return list(declared)
-    # Configs without layer_types that switch the window off keep it in `sliding_window` as None.
-    sliding = getattr(text, "sliding_window", None) is not None
-    return ["sliding_attention" if sliding else "full_attention"] * text.num_hidden_layers
-
-
 def _objections(config: PretrainedConfig, text: PretrainedConfig) -> list[str]:
     found = [REFUSED_ROTARY[kind] for kind in _rotary_types(text) if kind in REFUSED_ROTARY]
     if config.is_encoder_decoder:
@@ -103,19 +85,11 @@ def _objections(config: PretrainedConfig, text: PretrainedConfig) -> list[str]:
     ):
         found.append("its configuration does not say how many key-value heads it caches")
         return found
-    if getattr(text, "num_kv_shared_layers", None):
-        found.append(f"{text.num_kv_shared_layers} of its layers read the cache of another layer")
     if getattr(text, "use_bidirectional_attention", None):
         found.append("its attention is bidirectional")
     if config.model_type == "gpt_oss":
         found.append("its attention has learned sinks")
-    kinds = _layer_types(config)
-    foreign = sorted(set(kinds) - set(KNOWN_LAYERS))
-    if foreign:
-        found.append(f"it has layers of type {', '.join(foreign)}; known are {', '.join(KNOWN_LAYERS)}")
-    elif "full_attention" not in kinds:
-        found.append("all its layers have a sliding window, so no layer's cache is the policy's to cut")
-    return found
+    return found + layers.objections(config)
 
 
 def _rotary_types(text: PretrainedConfig) -> list[str]:

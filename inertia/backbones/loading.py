@@ -10,6 +10,7 @@ from inertia.backbones import checks, embedded, hub
 from inertia.backbones.artifacts import artifact
 from inertia.backbones.backbone import Backbone
 from inertia.backbones.config import DTYPES, BackboneConfig
+from inertia.eviction.layers import layers_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -55,7 +56,7 @@ def load(config: BackboneConfig) -> Backbone:
         identity=who,
         context_window=config.context_window,
         eos_token_ids=ends,
-        eligible_layers=checks.eligible_layers(model.config),
+        eligible_layers=layers_of(model.config).eligible,
         chat_template=config.chat_template,
     )
 

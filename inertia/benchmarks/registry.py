@@ -1,28 +1,123 @@
 """Benchmarks by name, all behind one interface: examples in, scores out.
 
-A benchmark is a module-like object with
+A benchmark is a package `inertia.benchmarks.<name>` with
 
-    TASKS                                       names of its tasks
-    ids(task, length, count, seed)              ids of the first `count` examples, without making them
-    examples(task, length, count, seed, renderer)
-    score(task, prediction, references)         the official metric, in [0, 1]
-    diagnostics(prediction, references)         further numbers by name
-    identity(task, length, seed)                everything that can change an example
+    TASKS                                                          its tasks by name
+    ids(task, length, count, seed, [source=])                      ids of the first `count` examples
+    examples(task, length, count, seed, renderer, [source=])       the examples
+    score(task, prediction, references, metadata)                  the official metric, in [0, 1]
+    diagnostics(task, prediction, references, metadata)            further numbers by name
+    identity(task, length, seed, [source=])                        everything that can change an example
+
+and optionally `task_renderer(task, renderer)`, `limit(task, context_window, overhead)` (official limit on prompt
+tokens), `protocol(task)` (see `inertia.protocols`) and `HUB`, its pinned data.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-NAMES = {"ruler": "inertia.benchmarks.ruler"}
+from inertia.benchmarks.example import Example
+
+if TYPE_CHECKING:
+    from inertia.benchmarks.render import Renderer
+    from inertia.benchmarks.sources import Loads, Rows, Source
+
+NAMES = ("ruler", "longbench", "longbench_v2", "niah")
+GENERATE = "generate"
 
 
-def benchmark(name: str) -> Any:
-    """Return the benchmark `name`."""
-    return import_module(NAMES[name])
+def package(name: str) -> Any:
+    """Return the package of the benchmark `name`."""
+    return import_module(f"inertia.benchmarks.{name}")
 
 
 def task_names(name: str) -> tuple[str, ...]:
-    """Return the tasks of the benchmark `name`."""
-    return tuple(benchmark(name).TASKS)
+    """Return the tasks of the benchmark `name`, those that need outside text included."""
+    found = package(name)
+    return (*found.TASKS, *getattr(found, "NEEDS_TEXT", {}))
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A source that reads each of its files once."""
+
+    source: Source
+    read: dict[str, Rows] = field(default_factory=dict, hash=False, compare=False)
+
+    def load(self, name: str) -> Rows:
+        """Return the rows called `name`."""
+        if name not in self.read:
+            self.read[name] = self.source.load(name)
+        return self.read[name]
+
+    def load_text(self, name: str) -> Any:
+        """Return the text called `name`."""
+        return self.source.load_text(name)
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """A benchmark bound to its data and seed.
+
+    Attributes:
+        name: one of `NAMES`.
+        seed: seed of the data.
+        source: where outside data come from; None takes what the benchmark pins, or nothing where it needs none.
+    """
+
+    name: str
+    seed: int
+    source: Loads | None = None
+
+    @cached_property
+    def module(self) -> Any:
+        """The benchmark's package."""
+        return package(self.name)
+
+    def ids(self, task: str, length: int | None, count: int) -> list[str]:
+        """Return the ids of the first `count` examples."""
+        return self.module.ids(task, length, count, self.seed, **self._source)
+
+    def examples(self, task: str, length: int | None, count: int, renderer: Renderer) -> Iterator[Example]:
+        """Yield the first `count` examples."""
+        return self.module.examples(task, length, count, self.seed, renderer, **self._source)
+
+    def identity(self, task: str, length: int | None) -> dict[str, Any]:
+        """Return everything that can change an example."""
+        return self.module.identity(task, length, self.seed, **self._source)
+
+    def score(self, example: Example, prediction: str) -> float:
+        """Return the official score, in [0, 1]."""
+        return self.module.score(example.task, prediction, example.references, example.metadata)
+
+    def diagnostics(self, example: Example, prediction: str) -> Mapping[str, float]:
+        """Return further numbers by name."""
+        return self.module.diagnostics(example.task, prediction, example.references, example.metadata)
+
+    def renderer(self, task: str, renderer: Renderer, context_window: int) -> Renderer:
+        """Return the renderer of a task's prompts: its template rule, and the official cut for this window."""
+        adapt = getattr(self.module, "task_renderer", None)
+        fitted = renderer if adapt is None else adapt(task, renderer)
+        limit = getattr(self.module, "limit", None)
+        if limit is None:
+            return fitted
+        return replace(fitted, max_prompt_tokens=limit(task, context_window, overhead(fitted)))
+
+    def protocol(self, task: str) -> str:
+        """Return how a task's examples are answered."""
+        choose = getattr(self.module, "protocol", None)
+        return GENERATE if choose is None else choose(task)
+
+    @property
+    def _source(self) -> dict[str, Any]:
+        return {} if self.source is None else {"source": self.source}
+
+
+def overhead(renderer: Renderer) -> int:
+    """Return the tokens that the chat template puts around a turn."""
+    return renderer.count(Example("", "", None, "", "x", "", (), 1)) - renderer.count_text("x")

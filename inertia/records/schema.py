@@ -49,7 +49,7 @@ COLUMNS: Mapping[str, tuple[str, bool]] = {
     "telemetry": ("json", False),
 }
 _EMPTY: Mapping[str, Any] = {"references": [], "tokens": [], "metrics": "{}", "telemetry": "{}"}
-_STOPS = ("eos", "length", None)
+_STOPS = ("eos", "string", "length", None)
 _BITS = {"int32": 31, "int64": 63}
 
 

@@ -14,7 +14,7 @@ from inertia.statistics import holm
 
 PAPER_ALPHAS = (0.0, 0.3, 0.6, 0.8, 0.9, 0.95)
 COMPARED = (0.8, 0.0)
-"""The paper's default alpha and its end point, the last layer alone: their difference is the claim that the table tests."""
+"""The paper's default alpha and its end point, the last layer alone: the table tests their difference."""
 
 
 class Slot(NamedTuple):

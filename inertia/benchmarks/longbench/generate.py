@@ -97,6 +97,11 @@ def prompt_limit(context_window: int) -> int:
     return context_window // 1024 * 1000 - 500
 
 
+def limit(task: str, context_window: int, overhead: int) -> int:
+    """Return the official limit on prompt tokens of any task; the template comes on top and plays no part."""
+    return prompt_limit(context_window)
+
+
 def _check(task: str, length: int | None, count: int) -> None:
     find(task)
     if length is not None:

@@ -116,6 +116,15 @@ def prompt_limit(task: str, context_window: int, overhead: int) -> int:
     return min(MAX_PROMPT_TOKENS, room)
 
 
+limit = prompt_limit
+
+
+def protocol(task: str) -> str:
+    """Return how a task is answered: "generate", "two_calls" or "forced_choice"."""
+    kind = find(task)
+    return "two_calls" if kind.answer_tokens is not None else "forced_choice" if kind.stem else "generate"
+
+
 def _check(task: str, length: int | None, count: int) -> None:
     find(task)
     if length is not None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from inertia.benchmarks.example import Example
 from inertia.benchmarks.ruler.tasks import NEEDS_TEXT, TASKS
 
 _PART_TASKS = frozenset({"qa_1", "qa_2"})
@@ -26,13 +26,16 @@ def string_match_part(prediction: str, references: Sequence[str]) -> float:
     return float(max(_hits(prediction, references)))
 
 
-def score(task: Example | str, prediction: str, references: Sequence[str]) -> float:
+def score(
+    task: str, prediction: str, references: Sequence[str], metadata: Mapping[str, Any] | None = None
+) -> float:
     """Return the official score of one answer, in [0, 1]; the published number is the mean times 100.
 
     Args:
-        task: An example or the name of its task: any official task or a relative of ours.
+        task: Any official task or a relative of ours.
         prediction: The answer as decoded.
         references: The accepted answers: all are wanted, except in the QA tasks, where any will do.
+        metadata: Plays no part.
 
     Raises:
         ValueError: If the task is unknown or there is no reference.
@@ -41,17 +44,20 @@ def score(task: Example | str, prediction: str, references: Sequence[str]) -> fl
 
     Deviations: none. (lm-eval averages over the QA references instead of taking the best.)
     """
-    name = task if isinstance(task, str) else task.task
-    if name not in TASKS and name not in NEEDS_TEXT:
-        raise ValueError(f"unknown RULER task {name!r}; known: {', '.join((*TASKS, *NEEDS_TEXT))}")
+    if task not in TASKS and task not in NEEDS_TEXT:
+        raise ValueError(f"unknown RULER task {task!r}; known: {', '.join((*TASKS, *NEEDS_TEXT))}")
     if not references:
-        raise ValueError(f"RULER task {name!r}: an answer cannot be scored against no references")
-    match = string_match_part if name in _PART_TASKS else string_match_all
+        raise ValueError(f"RULER task {task!r}: an answer cannot be scored against no references")
+    match = string_match_part if task in _PART_TASKS else string_match_all
     return match(postprocess(prediction), references)
 
 
-def diagnostics(prediction: str, references: Sequence[str]) -> dict[str, float]:
+def diagnostics(
+    task: str, prediction: str, references: Sequence[str], metadata: Mapping[str, Any] | None = None
+) -> dict[str, float]:
     """Return numbers beside the score, which is recall only: a model that prints everything wins it.
+
+    Task and metadata play no part.
 
     Returns:
         `answer_characters` and `answer_words` of the post-processed answer; `empty`, 1 if nothing is left of

@@ -104,12 +104,13 @@ class BenchmarkConfig:
         Raises:
             ValueError: the source is none.
         """
-        if self.source is None:
+        given = {key: value for key, value in (self.source or {}).items() if value is not None}
+        if not given:
             return Benchmark(self.name, self.seed)
         from inertia.benchmarks.sources import Source
 
         try:
-            return Benchmark(self.name, self.seed, Kept(Source(**self.source)))
+            return Benchmark(self.name, self.seed, Kept(Source(**given)))
         except TypeError as error:
             raise ValueError(
                 f"benchmark.source={dict(self.source)}: {error}; see inertia.benchmarks.sources."

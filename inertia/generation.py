@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -75,6 +75,7 @@ class Draft:
     """A generation while it grows."""
 
     policy: Policy
+    number: int
     tokens: list[int] = field(default_factory=list)
     logits: list[Tensor] = field(default_factory=list)
     kept: list[Kept] = field(default_factory=list)
@@ -101,6 +102,7 @@ class Request:
     stop_strings: tuple[str, ...] = ()
     min_new_tokens: int = 0
     tokenizer: Any = None
+    on_logits: Callable[[int, int, Tensor], None] | None = None
 
     def propose(self, logits: Tensor, made: int) -> Tensor:
         """Return the greedy choice of each row, [R]; EOS is out of the question below the least number of tokens.
@@ -119,6 +121,8 @@ class Request:
         draft.tokens.append(proposed if self.forced is None else self.forced[index])
         if self.return_logits:
             draft.logits.append(logits.float().cpu())
+        if self.on_logits is not None:
+            self.on_logits(draft.number, index, logits)
 
     def note(self, draft: Draft, kept: Tensor, scope: str) -> None:
         """Trace the positions that a row holds after a step, [UK, UH, C], nested as the scope of its units asks."""
@@ -164,6 +168,7 @@ def generate(
     template_arguments: Mapping[str, Any] | None = None,
     stop_strings: Sequence[str] = (),
     min_new_tokens: int = 0,
+    on_logits: Callable[[int, int, Tensor], None] | None = None,
 ) -> list[Generation]:
     """Decode one prompt greedily under several policies, with one prefill and one first decode step for all of them.
 
@@ -189,6 +194,9 @@ def generate(
         template_arguments: variables that it was rendered with, for the same.
         stop_strings: end a row once its decoded answer holds one; `tokens` still hold it. Needs a tokenizer.
         min_new_tokens: no EOS before this many tokens.
+        on_logits: called as on_logits(policy, token, logits) with what each token was chosen from, for callers that
+            reduce logits too large to keep: the policy's index, the token's index, logits [vocabulary] as the model
+            gave them. From token 2 on the plain full cache comes before all others. Whoever keeps logits copies them.
 
     Returns:
         One Generation per policy, in their order.
@@ -211,13 +219,21 @@ def generate(
             f"stop_strings={list(stop_strings)} need a tokenizer and may not be empty; give tokenizer=..., no empty one."
         )
     request = Request(
-        max_new_tokens, frozenset(eos), trace, forced, return_logits, tuple(stop_strings), min_new_tokens, tokenizer
+        max_new_tokens,
+        frozenset(eos),
+        trace,
+        forced,
+        return_logits,
+        tuple(stop_strings),
+        min_new_tokens,
+        tokenizer,
+        on_logits,
     )
     layers = layers_of(model.config)
     length = input_ids.shape[1]
     steps = max_new_tokens - 1
     plain_full = any(not policy.evicts and policy.prefill.compressor is None for policy in policies)
-    drafts = [Draft(policy) for policy in policies]
+    drafts = [Draft(policy, number) for number, policy in enumerate(policies)]
     families: dict[str, list[Draft]] = {}
     for draft in drafts:
         families.setdefault(repr(draft.policy.prefill), []).append(draft)
@@ -377,7 +393,10 @@ def adopts(item: Cut) -> bool:
 
 
 def by_capacity(alive: list[tuple[Draft, Cut]], steps: int) -> list[list[tuple[Draft, Cut]]]:
-    """Split rows into batches of similar capacity, rows of one kind side by side; a plain full cache goes alone."""
+    """Split rows into batches of similar capacity, rows of one kind side by side; a plain full cache goes alone.
+
+    It goes first: the prompt's tensors, which it takes over, are then free before the others run.
+    """
     groups: list[list[tuple[Draft, Cut]]] = []
     rows = [entry for entry in alive if not adopts(entry[1])]
     for entry in sorted(rows, key=lambda entry: entry[1].row.capacity(steps)):
@@ -390,7 +409,7 @@ def by_capacity(alive: list[tuple[Draft, Cut]], steps: int) -> list[list[tuple[D
         group.sort(key=lambda entry: unit_key(entry[1]))
     full = [[entry] for entry in alive if adopts(entry[1])]
     # Two full caches cannot take over the same tensors, but they are also the same row.
-    return groups + full
+    return full + groups
 
 
 def run_batch(model: PreTrainedModel, batch: DecodeBatch, drafts: list[Draft], request: Request) -> None:

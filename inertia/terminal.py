@@ -25,10 +25,11 @@ def print_outcomes(outcomes: Sequence[Outcome], *, brief: bool) -> None:
     shown = [outcome for outcome in outcomes if not brief or outcome.summary is None]
     if shown:
         table = Table(title="cells", title_justify="left")
-        for column in ("cell", "policy", "task", "length"):
+        table.add_column("cell", no_wrap=True)
+        for column in ("policy", "task", "length"):
             table.add_column(column, overflow="fold")
-        for column in ("n", "score", "95% interval", "tokens kept"):
-            table.add_column(column, justify="right")
+        for column in ("n", "score", "95%", "kept"):
+            table.add_column(column, justify="right", no_wrap=True)
         for outcome in shown:
             table.add_row(*cells(outcome))
         console.print(table)
@@ -53,6 +54,6 @@ def cells(outcome: Outcome) -> tuple[str, ...]:
         *names,
         f"{summary['ok']}",
         f"{100 * score['mean']:.1f}",
-        f"{100 * score['low']:.1f} .. {100 * score['high']:.1f}",
+        f"[{100 * score['low']:.0f}, {100 * score['high']:.0f}]",
         "-" if kept is None else f"{kept:.0f}",
     )

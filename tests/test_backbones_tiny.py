@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from inertia.backbones import from_mapping, load, read
 from inertia.backbones.tiny import ARCHITECTURES, VOCABULARY, tiny_model
 from inertia.backbones.tiny_tokenizer import tiny_tokenizer
+from inertia.eviction.layers import layers_of
 from inertia.paths import config_dir
 
 # A change here is a new RECIPE: records made before it are of other models.

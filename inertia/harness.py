@@ -227,7 +227,7 @@ def make_asker(backbone: Backbone, bench: Benchmark, task: str) -> Asker:
 
 
 def decode_example(cells: list[Cell], example: Example, asker: Asker) -> Iterable[tuple[Cell, Answer | Exception]]:
-    """Decode one example under the policies of several cells; where that fails, each cell by itself.
+    """Decode one example under the policies of several cells; where that fails, each half of them by itself.
 
     Returns:
         Pairs of a cell and its answer, or the exception that stopped it.
@@ -237,8 +237,9 @@ def decode_example(cells: list[Cell], example: Example, asker: Asker) -> Iterabl
     except Exception as error:  # noqa: BLE001 - whatever it is, it must not take the other examples with it
         if len(cells) == 1:
             return [(cells[0], error)]
-        log.warning("%s failed for %d policies at once (%s); trying them one by one", example.id, len(cells), error)
-        return [pair for cell in cells for pair in decode_example([cell], example, asker)]
+        log.warning("%s failed for %d policies at once (%s); splitting them", example.id, len(cells), error)
+        half = len(cells) // 2
+        return [pair for part in (cells[:half], cells[half:]) for pair in decode_example(part, example, asker)]
 
 
 def answers(cells: list[Cell], example: Example, asker: Asker) -> list[Answer]:

@@ -194,7 +194,9 @@ def run(
             recent = max(guard.recent, int(guard.recent_share * budget))
             reserve = int(guard.reserve * budget)
             spread = {i * (prompt - 1) // (reserve - 1) for i in range(reserve)} if reserve > 1 else set(range(reserve))
-            question = set(range(context_end, prompt)) if guard.question else set()
+            fixed = len({p for p in range(prompt) if p < guard.sinks} | spread)
+            room = max(0, budget - fixed - max(recent, int(guard.newest)))
+            question = set(range(max(context_end, prompt - room), prompt)) if guard.question else set()
             spared |= {p for p in held if p < guard.sinks or p > newest - recent or p in spread or p in question}
             if step == 1 and guard.rescue:
                 best = {

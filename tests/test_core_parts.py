@@ -130,8 +130,9 @@ def test_the_reserve_is_spread_over_the_prompt():
 def test_question_needs_to_know_where_it_starts():
     with pytest.raises(ValueError, match="needs context_end"):
         Protect(question=True).resolve(10, 5, None)
-    with pytest.raises(ValueError, match="up to 6 slots.*budget is 5"):
-        Protect(question=True).resolve(10, 5, 4)
+    assert Protect(question=True).resolve(10, 5, 7).fixed == (7, 8, 9)
+    assert Protect(question=True).resolve(10, 5, 4).fixed == (5, 6, 7, 8, 9)
+    assert Protect(question=True, sinks=1, recent=2).resolve(10, 5, 4).fixed == (0, 8, 9)
 
 
 def test_refresh_rules():

@@ -248,7 +248,7 @@ def test_adaptive_rules_change_with_what_they_see():
         (Policy.named("keydiff", tokens=5), {"context_end": 30}, r"0 < context_end < 30"),
         (Policy.named("kvzip", tokens=5), {"context_end": 20}, "needs a tokenizer"),
         (Policy.named("random_keep_question", tokens=5), {}, "context_end"),
-        (Policy.named("random_keep_question", tokens=5), {"context_end": 20}, "up to 10 slots.*budget is 5"),
+        (Policy(budget=Ratio(0.9), protect=Protect(sinks=4)), {}, "up to 4 slots.*budget is 3"),
         (Policy.named("streaming_llm", tokens=2), {"context_end": 20}, "sinks"),
     ],
 )

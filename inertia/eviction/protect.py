@@ -24,7 +24,8 @@ class Protect:
             the paper's static reserve, a coarse coverage of the prompt.
         rescue: a share of the budget, in [0, 1], that the first cut fills with the tokens of the highest score in any
             single layer, whatever their utility; later steps do not know it.
-        question: every prompt token from the end of the context on.
+        question: the prompt tokens from the end of the context on; where the budget has no room for all of them, the
+            last ones that it has room for.
 
     Source: sinks, StreamingLLM (arXiv 2309.17453); reserve and rescue, InertiaKV (arXiv 2609.03515), appendix B, which
     gives neither sizes nor formulas.
@@ -63,13 +64,14 @@ class Protect:
         fixed = set(range(min(self.sinks, prompt_tokens)))
         reserved = int(self.reserve * budget)
         fixed |= set(spread(reserved, prompt_tokens))
+        recent = max(self.recent, int(self.recent_share * budget))
         if self.question:
             if context_end is None:
                 raise ValueError(
                     "protect.question=True needs context_end; say where the question starts in the prompt."
                 )
-            fixed |= set(range(context_end, prompt_tokens))
-        recent = max(self.recent, int(self.recent_share * budget))
+            room = max(0, budget - len(fixed) - max(recent, int(self.newest)))
+            fixed |= set(range(max(context_end, prompt_tokens - room), prompt_tokens))
         most = len(fixed) + max(recent, int(self.newest))
         if most > budget:
             raise ValueError(

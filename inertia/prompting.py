@@ -113,6 +113,8 @@ def prefill(
     for key, (observer, part) in wanted.items():
         if key not in scoring:
             observed[key] = replayed(model, layers, plain, cache.earlier, observer, input_ids, part, asking)
+    # Layers may lie on several devices; compressors rank over all of them.
+    observed = {key: [score.to(plain.device) for score in scores] for key, scores in observed.items()}
     seconds = time.perf_counter() - started
     return Prefilled(input_ids, plain, cache.earlier, output.logits[0, -1], context_end, observed, seconds)
 

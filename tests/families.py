@@ -12,7 +12,8 @@ LLAMA3_TEMPLATE = (
     "{{- bos_token + '<|start_header_id|>system<|end_header_id|>\n\nToday: ' }}"
     "{{- date_string if date_string is defined else strftime_now('%d %b %Y') }}{{- '<|eot_id|>' }}"
     "{%- for message in messages %}"
-    "{{- '<|start_header_id|>' + message['role'] + '<|end_header_id|>\n\n' + message['content'] | trim + '<|eot_id|>' }}"
+    "{{- '<|start_header_id|>' + message['role'] + '<|end_header_id|>\n\n' }}"
+    "{{- message['content'] | trim + '<|eot_id|>' }}"
     "{%- endfor %}"
     "{%- if add_generation_prompt %}{{- '<|start_header_id|>assistant<|end_header_id|>\n\n' }}{%- endif %}"
 )
@@ -275,14 +276,14 @@ SMOLLM2_CONFIG = {
 GEMMA3_CONFIG = {
     "architectures": ["Gemma3ForCausalLM"],
     "model_type": "gemma3_text",
-    # One full-attention layer after five with a window; the heads together are wider than the hidden state.
-    "layer_types": ["full_attention" if layer % 6 == 5 else "sliding_attention" for layer in range(12)],
+    # Every sixth layer of the real one has full attention; the heads together are wider than the hidden state.
+    "layer_types": 2 * ["sliding_attention", "sliding_attention", "full_attention"],
     "sliding_window": 24,
     "head_dim": 8,
     "query_pre_attn_scalar": 8,
     "hidden_size": 20,
     "intermediate_size": 64,
-    "num_hidden_layers": 12,
+    "num_hidden_layers": 6,
     "num_attention_heads": 4,
     "num_key_value_heads": 1,
     "max_position_embeddings": 32768,
@@ -352,12 +353,12 @@ FAMILIES = {
         ("<|im_start|>", 3), ("<|im_end|>",), CHATML_OPENING, AS_HUB_MODEL,
     ),
     "gemma3-270m": Family(
-        "gemma3-270m", GEMMA3_CONFIG, {"do_sample": True, "eos_token_id": "<eos>", "top_k": 64}, GEMMA, None, (5, 11),
+        "gemma3-270m", GEMMA3_CONFIG, {"do_sample": True, "eos_token_id": "<eos>", "top_k": 64}, GEMMA, None, (2, 5),
         ("<bos>", 1), ("<eos>",), "", AS_HUB_MODEL,
     ),
     # No backbone of ours, but the template that the base model's instruct sister has.
     "gemma3-270m-it": Family(
-        "gemma3-270m", GEMMA3_CONFIG, {"eos_token_id": ["<eos>", "<end_of_turn>"]}, GEMMA, GEMMA_TEMPLATE, (5, 11),
+        "gemma3-270m", GEMMA3_CONFIG, {"eos_token_id": ["<eos>", "<end_of_turn>"]}, GEMMA, GEMMA_TEMPLATE, (2, 5),
         ("<bos>", 1), ("<eos>", "<end_of_turn>"), "<bos><start_of_turn>user\n",
         (*AS_HUB_MODEL, "backbone.chat_template=true"),
     ),

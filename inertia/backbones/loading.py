@@ -75,7 +75,8 @@ def load_tokenizer(config: BackboneConfig) -> PreTrainedTokenizerBase:
         from transformers import AutoTokenizer
 
         place = _place(config)
-        tokenizer = AutoTokenizer.from_pretrained(place.location, **place.arguments())
+        # mistral_format: else a Mistral model's tokenizer depends on whether mistral-common is installed.
+        tokenizer = AutoTokenizer.from_pretrained(place.location, mistral_format=False, **place.arguments())
     checks.check_template(config, tokenizer)
     return tokenizer
 

@@ -88,7 +88,8 @@ def compressed(plain: Prompt, rings: Sequence[Slots | Ring], layers: Layers, kee
         filled = torch.arange(most, device=plain.device) < counts[index][:, None]
         positions[index, :, :most] = slots.masked_fill(~filled, -1)
         new = Slots(1, (part if not removes else most) + room, layer.keys)
-        heads = torch.arange(plain.heads, device=plain.device)[:, None]
+        heads = torch.arange(plain.heads, device=layer.keys.device)[:, None]
+        slots = slots.to(layer.keys.device)
         new.keys[0, :, :most] = layer.keys[0, heads, slots]
         new.values[0, :, :most] = layer.values[0, heads, slots]
         made.append(new)

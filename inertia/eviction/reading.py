@@ -118,7 +118,7 @@ class Reading:
                 layer.fill(keys, values, self.seen)
             return output
         index = self.eligible[layer_idx]
-        old = self.before[index, :, : layer.keys.shape[2]]
+        old = self.before[index, :, : layer.keys.shape[2]].to(query.device)
         output = self._read(layer, query, keys, values, old, new, scaling, softcap, None)
         if self.observer is not None:
             cached = old.shape[1]
@@ -127,7 +127,7 @@ class Reading:
             self.observer(Observed(query[0], seen_keys, seen_values, scaling, softcap, layer_idx, index))
         if self.store:
             heads = torch.arange(self.prompt.heads, device=query.device)[:, None]
-            slots = self.counts[index][:, None] + torch.arange(self.tokens, device=query.device)
+            slots = self.counts[index][:, None].to(query.device) + torch.arange(self.tokens, device=query.device)
             layer.keys[0, heads, slots] = keys[0]
             layer.values[0, heads, slots] = values[0]
         return output

@@ -53,7 +53,7 @@ class FirstStep:
         if isinstance(layer, Ring):
             layer.fill(keys, values, self.seen)
         else:
-            layer.write(keys, values, self.counts[self.eligible[layer_idx]][None])
+            layer.write(keys, values, self.counts[self.eligible[layer_idx]][None].to(keys.device))
 
     def attend(
         self, layer_idx: int, query: Tensor, keys: Tensor, values: Tensor, scaling: float, softcap: float | None
@@ -69,7 +69,7 @@ class FirstStep:
         cached_keys, cached_values = layer.keys[:, :, : self.filled], layer.values[:, :, : self.filled]
         positions, mask = torch.arange(self.filled, device=query.device).view(1, 1, -1), None
         if self.prompt.positions is not None:
-            positions = self.prompt.positions[index, :, : self.filled][None]
+            positions = self.prompt.positions[index, :, : self.filled][None].to(query.device)
             mask = positions[..., : cached_keys.shape[2]] >= 0
         output, weights = slot_attention(query, cached_keys, cached_values, scaling, mask, softcap)
         view = LayerView(
@@ -80,11 +80,13 @@ class FirstStep:
             positions=positions[..., : cached_keys.shape[2]],
             valid=mask,
             layer=index,
-            seeds=self.seeds,
+            seeds=self.seeds.to(query.device),
         )
         for scorer, scores in self.scores.items():
             score = scorer.score(view)[0]
-            scores.append(torch.nn.functional.pad(score, (0, self.filled - score.shape[-1])))
+            # Layers may lie on several devices; what is decided over all of them lies where the prompt starts.
+            padded = torch.nn.functional.pad(score, (0, self.filled - score.shape[-1]))
+            scores.append(padded.to(self.prompt.device))
         return output
 
     def scores_of(self, policy: Policy) -> list[Tensor] | None:
@@ -116,7 +118,7 @@ def carry_over(cuts: list[Cut], number: int, index: int | None, capacity: int) -
     slots = Slots(len(cuts), capacity, sources[0].keys)
     heads = torch.arange(sources[0].keys.shape[1], device=sources[0].keys.device)[:, None]
     for row, (item, source) in enumerate(zip(cuts, sources, strict=True)):
-        kept = item.slots[index if item.slots.shape[0] > 1 else 0]
+        kept = item.slots[index if item.slots.shape[0] > 1 else 0].to(source.keys.device)
         # A compressed prompt's layers differ in size; what is cut off here is empty in this layer.
         kept = kept[:, : source.keys.shape[2]].clamp(max=source.keys.shape[2] - 1)
         slots.keys[row, :, : kept.shape[-1]] = source.keys[0, heads, kept]
@@ -187,9 +189,9 @@ class DecodeBatch:
         """Write the newcomers of one layer, [R, Hkv, 1, D], over free slots."""
         layer = self.layers[layer_idx]
         if isinstance(layer, Ring):
-            layer.slots.write(keys, values, (self.newest % layer.window)[:, None])
+            layer.slots.write(keys, values, (self.newest % layer.window)[:, None].to(keys.device))
         else:
-            layer.write(keys, values, self._of_layer(self.slots, self.eligible[layer_idx]))
+            layer.write(keys, values, self._of_layer(self.slots, self.eligible[layer_idx]).to(keys.device))
 
     def attend(
         self, layer_idx: int, query: Tensor, keys: Tensor, values: Tensor, scaling: float, softcap: float | None
@@ -199,17 +201,17 @@ class DecodeBatch:
         if isinstance(layer, Ring):
             filled = (self.newest + 1).clamp(max=layer.window)
             mask = torch.arange(layer.window, device=self.device) < filled[:, None, None]
-            return slot_attention(query, layer.keys, layer.values, scaling, mask, softcap)[0]
+            return slot_attention(query, layer.keys, layer.values, scaling, mask.to(query.device), softcap)[0]
         index = self.eligible[layer_idx]
         cached_keys, cached_values = layer.keys[:, :, : self.longest], layer.values[:, :, : self.longest]
         size = cached_keys.shape[2]
-        mask = None if self.mask is None else self._of_layer(self.mask, index)[..., :size]
+        mask = None if self.mask is None else self._of_layer(self.mask, index)[..., :size].to(query.device)
         output, weights = slot_attention(query, cached_keys, cached_values, scaling, mask, softcap)
         if self.scoring:
             grouped = query.view(query.shape[0], self.heads, -1, query.shape[-1])
             for units, rows in self._spans():
                 if any(units.due):
-                    positions = self._of_unit(units.positions, index)[..., :size]
+                    positions = self._of_unit(units.positions, index)[..., :size].to(query.device)
                     view = LayerView(
                         weights=weights[rows],
                         query=grouped[rows],
@@ -218,7 +220,7 @@ class DecodeBatch:
                         positions=positions,
                         valid=None if mask is None else positions >= 0,
                         layer=index,
-                        seeds=units.seeds,
+                        seeds=units.seeds.to(query.device),
                     )
                     units.absorb(index, view)
         return output
@@ -240,7 +242,7 @@ class DecodeBatch:
         self.units = remaining
         index = torch.tensor(rows, device=self.device)
         for layer in self.layers:
-            layer.select(index)
+            layer.select(index.to(layer.keys.device))
         self.newest = self.newest[index]
         self.rows = [self.rows[row] for row in rows]
 

@@ -191,9 +191,7 @@ def follow(
     rows = [Followed() for _ in range(1 + len(policies))]
     if tokens:
         comparison = Comparison(tokens, rows)
-        asker.generate(
-            prompt, [full_cache(), *policies], len(tokens), seed, forced_tokens=tokens, on_logits=comparison
-        )
+        asker.generate(prompt, [full_cache(), *policies], len(tokens), seed, forced_tokens=tokens, on_logits=comparison)
     return rows
 
 

@@ -59,7 +59,7 @@ class Cell:
     @property
     def group_key(self) -> str:
         """Cells with equal keys read the same prompts with the same model, and can share a prefill."""
-        return canonical_json({key: self.identity[key] for key in ("backbone", "benchmark", "seed")})
+        return canonical_json({key: self.identity.get(key) for key in ("backbone", "benchmark", "measured", "seed")})
 
     @property
     def planned(self) -> list[str]:
@@ -96,7 +96,7 @@ def cells_of(config: RunConfig) -> list[Cell]:
                 "score_version": SCORE_VERSION,
                 "backbone": backbone,
                 "benchmark": bench.identity(task, length),
-                **({} if settings.metrics == ("official",) else {"metrics": sorted(settings.metrics)}),
+                **({} if settings.metrics == ("official",) else {"measured": sorted(settings.metrics)}),
                 "policy": config.policy.describe(),
                 "decoding": {"kind": "greedy"},
                 "seed": config.seed,

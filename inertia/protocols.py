@@ -25,14 +25,14 @@ class Answer:
         prompt: what that call read.
         prediction: the answer's text.
         telemetry: facts about the way there, JSON-able.
-        metrics: numbers beside the benchmark's own.
+        metrics: numbers beside the benchmark's own; None where an answer is too short for one.
     """
 
     generation: Generation
     prompt: Prompt
     prediction: str
     telemetry: dict[str, Any] = field(default_factory=dict)
-    metrics: dict[str, float] = field(default_factory=dict)
+    metrics: dict[str, float | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

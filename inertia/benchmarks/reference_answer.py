@@ -32,7 +32,14 @@ def longbench_v2(example: Example) -> str:
     return f"{ANSWER_STEM}{first(example)})"
 
 
-RULES: Mapping[str, Callable[[Example], str]] = MappingProxyType({"ruler": ruler, "longbench_v2": longbench_v2})
+def recite(example: Example) -> str:
+    """Return the list, one entry per line, without its first number: the prompt ends in that."""
+    return "\n".join([first(example), *(f"{number}. {item}" for number, item in enumerate(example.references[1:], 2))])
+
+
+RULES: Mapping[str, Callable[[Example], str]] = MappingProxyType(
+    {"ruler": ruler, "longbench_v2": longbench_v2, "recite": recite}
+)
 """By benchmark; those without a rule of their own take `first`."""
 
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from inertia.paths import results_dir
 from inertia.records import CorruptRecord, DuplicateCell, DuplicateRow, NewerSchema, Unsealed
+from inertia.reports.fidelity_table import fidelity_table
 from inertia.reports.make import make_figure, make_table
 from inertia.reports.publish import publish
 from inertia.reports.registry import FIGURES, TABLES, figure_report, table_report
 from inertia.reports.score_table import score_table
-from inertia.reports.source import load_source
+from inertia.reports.source import Source, load_source
+from inertia.reports.table import Table
 from inertia.reports.terminal import show
 from inertia.reports.write import REFERENCE_PROFILE, write_table
 
@@ -49,11 +51,11 @@ def _figures(numbers: Sequence[int], options: argparse.Namespace) -> None:
         print("wrote " + " ".join(str(path) for path in paths))
 
 
-def _scores(options: argparse.Namespace) -> None:
+def _experiment(build: Callable[[Source], Table], options: argparse.Namespace) -> None:
     from rich.console import Console
 
     root = results_dir()
-    table = score_table(load_source(root, options.experiment, options.profile, options.source))
+    table = build(load_source(root, options.experiment, options.profile, options.source))
     show(table.grid, Console())
     paths = write_table(table, root / "tables", options.profile)
     print("wrote " + " ".join(str(path) for path in paths))
@@ -90,7 +92,10 @@ def _parser() -> argparse.ArgumentParser:
         "scores", parents=[reading], help="any experiment: a row per policy, a column per task"
     )
     scores.add_argument("experiment", help="such as methods")
-    scores.set_defaults(run=_scores)
+    scores.set_defaults(run=lambda options: _experiment(score_table, options))
+    fidelity = commands.add_parser("fidelity", parents=[reading], help="how far each policy is from the full cache")
+    fidelity.add_argument("experiment", help="an experiment run with benchmark.metrics=[official,fidelity]")
+    fidelity.set_defaults(run=lambda options: _experiment(fidelity_table, options))
     needs = commands.add_parser("needs", help="name the experiment that a table or figure is made from")
     needs.add_argument("kind", choices=("table", "figure"))
     needs.add_argument("number", type=int)

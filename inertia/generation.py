@@ -216,7 +216,8 @@ def generate(
     forced = None if forced_tokens is None else tuple(forced_tokens)
     if stop_strings and (tokenizer is None or not all(stop_strings)):
         raise ValueError(
-            f"stop_strings={list(stop_strings)} need a tokenizer and may not be empty; give tokenizer=..., no empty one."
+            f"stop_strings={list(stop_strings)} need a tokenizer and may not be empty; "
+            "give tokenizer=... and no empty string."
         )
     request = Request(
         max_new_tokens,

@@ -44,14 +44,15 @@ def task(composed: Any) -> None:
         SystemExit: settings are wrong (2), or cells stayed incomplete (1).
     """
     from inertia.config import run_config
+    from inertia.harness import cells_of, run
+    from inertia.launcher import report
 
     try:
         config = run_config(composed)
-    except ValueError as error:
+        cells_of(config)
+    except (ValueError, OSError) as error:
         print(f"inertia: {error}", file=sys.stderr)
         raise SystemExit(2) from error
-    from inertia.harness import run
-    from inertia.launcher import report
 
     code = report([config], run([config]))
     if code:

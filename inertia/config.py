@@ -107,6 +107,9 @@ class BenchmarkConfig:
         given = {key: value for key, value in (self.source or {}).items() if value is not None}
         if not given:
             return Benchmark(self.name, self.seed)
+        if given == {"kind": "pinned"}:
+            bound = Benchmark(self.name, self.seed)
+            return Benchmark(self.name, self.seed, Kept(bound.module.HUB))
         from inertia.benchmarks.sources import Source
 
         try:

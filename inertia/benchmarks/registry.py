@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from inertia.benchmarks.render import Renderer
     from inertia.benchmarks.sources import Loads, Rows, Source
 
-NAMES = ("ruler", "longbench", "longbench_v2", "niah")
+NAMES = ("ruler", "longbench", "longbench_v2", "niah", "recite")
 GENERATE = "generate"
 
 
@@ -37,9 +37,9 @@ def package(name: str) -> Any:
 
 
 def task_names(name: str) -> tuple[str, ...]:
-    """Return the tasks of the benchmark `name`, those that need outside text included."""
+    """Return the tasks of the benchmark `name`, those for comparison only included."""
     found = package(name)
-    return (*found.TASKS, *getattr(found, "NEEDS_TEXT", {}))
+    return tuple(dict.fromkeys((*found.TASKS, *getattr(found, "COMPARISON", ()))))
 
 
 @dataclass(frozen=True)
@@ -48,6 +48,7 @@ class Kept:
 
     source: Source
     read: dict[str, Rows] = field(default_factory=dict, hash=False, compare=False)
+    texts: dict[str, Any] = field(default_factory=dict, hash=False, compare=False)
 
     def load(self, name: str) -> Rows:
         """Return the rows called `name`."""
@@ -57,7 +58,9 @@ class Kept:
 
     def load_text(self, name: str) -> Any:
         """Return the text called `name`."""
-        return self.source.load_text(name)
+        if name not in self.texts:
+            self.texts[name] = self.source.load_text(name)
+        return self.texts[name]
 
 
 @dataclass(frozen=True)

@@ -2,10 +2,15 @@
 
 from inertia.benchmarks.ruler.generate import data_version, examples, identity, ids, shortest
 from inertia.benchmarks.ruler.metrics import diagnostics, score
-from inertia.benchmarks.ruler.tasks import NEEDS_TEXT, TASKS, find
+from inertia.benchmarks.ruler.tasks import COMPARISON, NEEDS_TEXT, OFFICIAL, TASKS, find, need
+from inertia.benchmarks.ruler.texts import HUB, Sources
 
 __all__ = [
+    "COMPARISON",
+    "HUB",
     "NEEDS_TEXT",
+    "OFFICIAL",
+    "Sources",
     "TASKS",
     "data_version",
     "diagnostics",
@@ -13,6 +18,7 @@ __all__ = [
     "find",
     "identity",
     "ids",
+    "need",
     "score",
     "shortest",
 ]

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from random import Random
 from typing import Any, NamedTuple, Protocol
 
+from inertia.benchmarks.ruler.essays import Essays
+from inertia.benchmarks.ruler.questions import Questions
 from inertia.benchmarks.ruler.wording import Wording, WordLists
 
 
@@ -26,11 +28,13 @@ class Draw(NamedTuple):
         build: Units of haystack -> the example; the same answer for the same number every time.
         smallest: Least number of units that makes a valid example.
         largest: Greatest number of units the material allows.
+        chosen: Number of units to take whatever its size; None, as in all official tasks, takes the most that fit.
     """
 
     build: Callable[[int], Parts]
     smallest: int
     largest: int
+    chosen: int | None = None
 
 
 class Setting(NamedTuple):
@@ -43,6 +47,7 @@ class Setting(NamedTuple):
         room: Tokens left for the user turn and the answer prefix.
         count: Tokens of a bare text.
         rng: Key -> generator that is the same for every example of the data set.
+        texts: Outside text, for the tasks that need one.
     """
 
     wording: Wording
@@ -51,6 +56,7 @@ class Setting(NamedTuple):
     room: int
     count: Callable[[str], int]
     rng: Callable[..., Random]
+    texts: Essays | Questions | None = None
 
 
 Stream = Callable[..., Random]
@@ -64,5 +70,8 @@ class Task(Protocol):
     def max_new_tokens(self) -> int:
         """Decoding limit."""
 
-    def prepare(self, setting: Setting) -> Callable[[Stream], Draw]:
-        """Return the function that draws one example from the example's own generators."""
+    def prepare(self, setting: Setting) -> Callable[..., Draw]:
+        """Return the function that draws one example from the example's own generators.
+
+        Where the setting has questions, its keyword `number` says which one is asked.
+        """

@@ -2,29 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from functools import partial
 from importlib.metadata import version
+from itertools import count as numbers
+from itertools import repeat
 from typing import Any
 
 from inertia.benchmarks.example import Example
 from inertia.benchmarks.render import Renderer
-from inertia.benchmarks.ruler.draw import Draw, Parts, Setting
+from inertia.benchmarks.ruler.draw import Draw, Parts, Setting, Stream
+from inertia.benchmarks.ruler.essays import Essays
+from inertia.benchmarks.ruler.questions import Questions
 from inertia.benchmarks.ruler.seeding import rng
 from inertia.benchmarks.ruler.sizing import largest_fitting
-from inertia.benchmarks.ruler.tasks import find
+from inertia.benchmarks.ruler.tasks import find, need
+from inertia.benchmarks.ruler.texts import LoadsTexts, describe, missing, read
 from inertia.benchmarks.ruler.wording import word_lists, wording
 
 GENERATOR_VERSION = 1
 """Raise it whenever the same arguments would give another example."""
 
+Texts = Essays | Questions | None
+
 _PROBES = 8
 _ATTEMPTS = 100
 
 
-def examples(task: str, length: int, count: int, seed: int, renderer: Renderer) -> Iterator[Example]:
-    """Yield examples 0 to `count - 1`; each depends on (seed, task, length, index) and the renderer alone.
+def examples(
+    task: str, length: int, count: int, seed: int, renderer: Renderer, *, source: LoadsTexts | None = None
+) -> Iterator[Example]:
+    """Yield examples 0 to `count - 1`; each depends on (seed, task, length, index), renderer and texts alone.
 
     The rendered prompt (chat template, BOS and answer prefix included) plus the task's new tokens is at most
     `length` tokens, and with one more unit of haystack it would be more (except where the task runs out of
@@ -36,17 +45,23 @@ def examples(task: str, length: int, count: int, seed: int, renderer: Renderer) 
         count: Number of examples.
         seed: Any integer.
         renderer: Sizes the prompts; its truncation plays no part.
+        source: The outside text, for the tasks in `NEEDS_TEXT`; the others never look at it. Question-answering
+            tasks have no more examples than questions.
 
     Raises:
-        ValueError: If the task is unknown or needs outside text, `count` is negative, or `length` is below
-            `shortest(task, renderer)`.
+        ValueError: If the task is unknown or needs a source, `count` is negative, or `length` is below
+            `shortest(task, renderer)`; and, at the example concerned, if too few questions fit.
+        FileNotFoundError: If the source has no such file.
+        DataError: If its content is not what it should be.
 
     Deviations: the official code seeds the process's generators once per task (42), finds one size per task
     on the first sample and shrinks where that is too long; here each example has generators of its own and
     its own size. An example whose smallest form is too long is drawn again, as the official code does, but at
-    most 100 times.
+    most 100 times; a question whose own documents are too long gives way to the next that fits (official: it is
+    tried for ever).
     """
-    least = shortest(task, renderer)
+    texts = _texts(task, source)
+    least = _shortest(task, renderer, texts)
     if length < least:
         raise ValueError(
             f"RULER task {task!r} does not fit {length} tokens: its shortest feasible length with this "
@@ -54,31 +69,39 @@ def examples(task: str, length: int, count: int, seed: int, renderer: Renderer) 
         )
     if count < 0:
         raise ValueError(f"count is {count}; allowed: at least 0")
-    return _generate(task, length, count, seed, renderer)
+    return _generate(task, length, _available(texts, count), seed, renderer, texts)
 
 
-def ids(task: str, length: int, count: int, seed: int) -> list[str]:
-    """Return the ids of examples 0 to `count - 1`, without making them; they do not depend on the seed."""
-    return [_id(task, length, index) for index in range(count)]
+def ids(task: str, length: int, count: int, seed: int, *, source: LoadsTexts | None = None) -> list[str]:
+    """Return the ids of examples 0 to `count - 1`, without making them; they do not depend on the seed.
+
+    Raises:
+        ValueError: If the task is unknown or needs a source.
+    """
+    return [_id(task, length, index) for index in range(_available(_texts(task, source), count))]
 
 
 def _id(task: str, length: int, index: int) -> str:
     return f"{task}/{length}/{index:04d}"
 
 
-def shortest(task: str, renderer: Renderer) -> int:
+def shortest(task: str, renderer: Renderer, *, source: LoadsTexts | None = None) -> int:
     """Return the least length, new tokens included, at which `task` can be generated.
 
-    It is the smallest form of the largest of 8 fixed draws; a draw that comes out longer still is drawn
-    again.
+    It is the smallest form of the largest of 8 fixed draws; a draw that comes out longer still is drawn again.
+    Of questions it is the median of the first 8: some half of all questions then fit, the others are left out.
 
     Raises:
-        ValueError: If the task is unknown or needs outside text.
+        ValueError: If the task is unknown or needs a source.
     """
+    return _shortest(task, renderer, _texts(task, source))
+
+
+def _shortest(task: str, renderer: Renderer, texts: Texts) -> int:
     # The need grows with the length (vocabulary, worked example): stepping up from below ends at the least.
     length = 0
-    while (need := _need(task, length, renderer)) > length:
-        length = need
+    while (least := _need(task, length, renderer, texts)) > length:
+        length = least
     return length
 
 
@@ -91,12 +114,15 @@ def data_version() -> dict[str, Any]:
     }
 
 
-def identity(task: str, length: int, seed: int) -> dict[str, Any]:
+def identity(task: str, length: int, seed: int, *, source: LoadsTexts | None = None) -> dict[str, Any]:
     """Return every field, besides the renderer's, that can change an example of this data set; JSON-able.
 
+    A source plays no part where the task needs no outside text.
+
     Raises:
-        ValueError: If the task is unknown or needs outside text.
+        ValueError: If the task is unknown or needs a source.
     """
+    texts = _texts(task, source)
     return {
         "name": "ruler",
         "task": task,
@@ -104,21 +130,48 @@ def identity(task: str, length: int, seed: int) -> dict[str, Any]:
         "seed": seed,
         "parameters": asdict(find(task)),
         **data_version(),
+        **({} if texts is None else describe(texts)),
     }
 
 
-def _generate(task: str, length: int, count: int, seed: int, renderer: Renderer) -> Iterator[Example]:
-    draw = find(task).prepare(_setting(task, length, seed, renderer))
-    for index in range(count):
-        draws = (draw(partial(rng, seed, task, length, index, attempt)) for attempt in range(_ATTEMPTS))
+def _texts(task: str, source: LoadsTexts | None) -> Texts:
+    find(task)
+    name = need(task)
+    if name is None:
+        return None
+    if source is None:
+        raise ValueError(missing(task, name))
+    return read(name, source)
+
+
+def _available(texts: Texts, count: int) -> int:
+    return min(count, len(texts.questions)) if isinstance(texts, Questions) else count
+
+
+def _generate(task: str, length: int, count: int, seed: int, renderer: Renderer, texts: Texts) -> Iterator[Example]:
+    draw = find(task).prepare(_setting(task, length, seed, renderer, texts))
+    for index, draws in zip(range(count), _draws(draw, partial(rng, seed, task, length), texts), strict=False):
         fitting = (_largest(task, length, index, drawn, renderer) for drawn in draws)
         example = next((example for example in fitting if example is not None), None)
         if example is None:
+            if isinstance(texts, Questions):
+                raise ValueError(
+                    f"RULER task {task!r}: only {index} of {len(texts.questions)} questions fit {length} tokens with "
+                    f"this tokenizer and template, {count} are wanted; ask for fewer or choose a greater length"
+                )
             raise ValueError(
                 f"RULER task {task!r} does not fit {length} tokens: at this length its smallest form takes "
-                f"up to {_need(task, length, renderer)} with this tokenizer and template; choose a longer one"
+                f"up to {_need(task, length, renderer, texts)} with this tokenizer and template; choose a longer one"
             )
         yield example
+
+
+def _draws(draw: Callable[..., Draw], stream: Stream, texts: Texts) -> Iterator[Iterator[Draw]]:
+    """For each example in turn, the draws to try until one fits."""
+    if isinstance(texts, Questions):
+        # One iterator for all examples: a question is asked once, or left out for good.
+        return repeat(draw(partial(stream, number), number=number) for number in range(len(texts.questions)))
+    return ((draw(partial(stream, index, attempt)) for attempt in range(_ATTEMPTS)) for index in numbers())
 
 
 def _largest(task: str, length: int, index: int, drawn: Draw, renderer: Renderer) -> Example | None:
@@ -128,6 +181,8 @@ def _largest(task: str, length: int, index: int, drawn: Draw, renderer: Renderer
     def form(units: int) -> Example:
         return _example(task, length, index, drawn.build(units))
 
+    if drawn.chosen is not None:
+        return form(drawn.chosen)
     units = largest_fitting(lambda n: renderer.count(form(n)), limit, drawn.smallest, drawn.largest)
     if units is None:
         return None
@@ -137,18 +192,25 @@ def _largest(task: str, length: int, index: int, drawn: Draw, renderer: Renderer
     return example
 
 
-def _need(task: str, length: int, renderer: Renderer) -> int:
-    """Tokens, new ones included, of the longest smallest form among the probes at this length."""
+def _need(task: str, length: int, renderer: Renderer, texts: Texts) -> int:
+    """Tokens, new ones included, that the smallest forms of the probes take at this length.
+
+    The most of them; of questions, which can be left out, the median.
+    """
     kind = find(task)
-    draw = kind.prepare(_setting(task, length, 0, renderer))
-    probes = [draw(partial(rng, "probe", task, index)) for index in range(_PROBES)]
-    return kind.max_new_tokens + max(
-        renderer.count(_example(task, length, index, probe.build(probe.smallest)))
-        for index, probe in enumerate(probes)
+    draw = kind.prepare(_setting(task, length, 0, renderer, texts))
+    asked = isinstance(texts, Questions)
+    probes = [
+        draw(partial(rng, "probe", task, index), **({"number": index} if asked else {}))
+        for index in range(_available(texts, _PROBES))
+    ]
+    sizes = sorted(
+        renderer.count(_example(task, length, index, probe.build(probe.smallest))) for index, probe in enumerate(probes)
     )
+    return kind.max_new_tokens + (sizes[(len(sizes) - 1) // 2] if asked else sizes[-1])
 
 
-def _setting(task: str, length: int, seed: int, renderer: Renderer) -> Setting:
+def _setting(task: str, length: int, seed: int, renderer: Renderer, texts: Texts = None) -> Setting:
     frame = renderer.count(_example(task, length, 0, Parts("", "", "", (), {})))
     return Setting(
         wording=wording(),
@@ -157,6 +219,7 @@ def _setting(task: str, length: int, seed: int, renderer: Renderer) -> Setting:
         room=max(length - find(task).max_new_tokens - frame, 0),
         count=renderer.count_text,
         rng=partial(rng, seed, task, length, "shared"),
+        texts=texts,
     )
 
 

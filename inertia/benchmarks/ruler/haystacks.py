@@ -17,7 +17,7 @@ class Haystack(NamedTuple):
 
     Attributes:
         sentences: (units, distractor) -> sentences; `distractor(i)` is the i-th needle-like sentence.
-        places: (generator, number of sentences, number of needles) -> insertion indexes, one per needle.
+        places: (generator, number of sentences, number of needles) -> insertion index of each needle.
         separator: Between sentences.
     """
 
@@ -27,13 +27,13 @@ class Haystack(NamedTuple):
 
 
 def anywhere(rng: Random, sentences: int, needles: int) -> list[int]:
-    """Return distinct insertion indexes drawn from all sentences but the end."""
-    return rng.sample(range(sentences), needles)
+    """Return distinct insertion indexes drawn from all sentences but the end, the first needle's the last."""
+    return sorted(rng.sample(range(sentences), needles), reverse=True)
 
 
 def spread(rng: Random, sentences: int, needles: int) -> list[int]:
-    """Return insertion indexes at depths drawn without replacement from `DEPTHS`."""
-    return [int(sentences * (depth / 100)) for depth in rng.sample(DEPTHS, needles)]
+    """Return insertion indexes at depths drawn without replacement from `DEPTHS`, in the needles' order."""
+    return sorted(int(sentences * (depth / 100)) for depth in rng.sample(DEPTHS, needles))
 
 
 def repeated(sentence: str) -> Haystack:
@@ -47,7 +47,7 @@ def distractors() -> Haystack:
 
 
 def prose(sentences: Callable[[int], list[str]]) -> Haystack:
-    """Return a haystack of running text: `sentences(units)` is the text's first units as sentences."""
+    """Return a haystack of running text: `sentences(units)` is the text's first units, cut into sentences."""
     return Haystack(lambda units, _: sentences(units), spread, " ")
 
 

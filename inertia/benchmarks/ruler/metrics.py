@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from inertia.benchmarks.ruler.tasks import NEEDS_TEXT, TASKS
+from inertia.benchmarks.ruler.tasks import find
 
 _PART_TASKS = frozenset({"qa_1", "qa_2"})
 
@@ -32,9 +32,11 @@ def score(
     """Return the official score of one answer, in [0, 1]; the published number is the mean times 100.
 
     Args:
-        task: Any official task or a relative of ours.
+        task: Any official task, a relative of ours, or a comparison task (`lm_eval_...`), which is scored as
+            lm-eval does.
         prediction: The answer as decoded.
-        references: The accepted answers: all are wanted, except in the QA tasks, where any will do.
+        references: The accepted answers: all are wanted, except in the QA tasks, where any will do (lm-eval wants
+            all of them there too).
         metadata: Plays no part.
 
     Raises:
@@ -42,10 +44,9 @@ def score(
 
     Source: RULER `eval/synthetic/constants.py` and `eval/evaluate.py`.
 
-    Deviations: none. (lm-eval averages over the QA references instead of taking the best.)
+    Deviations: none.
     """
-    if task not in TASKS and task not in NEEDS_TEXT:
-        raise ValueError(f"unknown RULER task {task!r}; known: {', '.join((*TASKS, *NEEDS_TEXT))}")
+    find(task)
     if not references:
         raise ValueError(f"RULER task {task!r}: an answer cannot be scored against no references")
     match = string_match_part if task in _PART_TASKS else string_match_all

@@ -8,7 +8,8 @@ from random import Random
 from uuid import UUID
 
 from inertia.benchmarks.ruler.draw import Draw, Parts, Setting, Stream
-from inertia.benchmarks.ruler.haystacks import Haystack, haystacks
+from inertia.benchmarks.ruler.essays import Essays
+from inertia.benchmarks.ruler.haystacks import Haystack, haystacks, prose
 from inertia.benchmarks.ruler.seeding import official_shuffle
 from inertia.benchmarks.ruler.wording import WordLists, split
 
@@ -37,7 +38,8 @@ class Niah:
 
     Deviations: keys and distractor keys are distinct (official: distinct by chance); word keys are drawn as
     an adjective and a noun rather than from the list of all pairs; the size is found for each example, not
-    once per task.
+    once per task; a needle before the first or after the last sentence of an essay brings no blank of its own
+    (official: one more).
     """
 
     haystack: str = "noise"
@@ -59,6 +61,11 @@ class Niah:
         if self.depth is not None and not 0 <= self.depth <= 1:
             raise ValueError(f"niah depth is {self.depth}; allowed: 0 to 1, or None to draw it")
 
+    @property
+    def needles(self) -> int:
+        """Number of needles, asked for or not."""
+        return max(self.keys, self.queries) * self.values
+
     def prepare(self, setting: Setting) -> Callable[[Stream], Draw]:
         """Return the function that draws one example.
 
@@ -66,6 +73,8 @@ class Niah:
             ValueError: If the haystack is unknown.
         """
         known = haystacks(setting.wording)
+        if isinstance(setting.texts, Essays):
+            known["essay"] = prose(setting.texts.reader(max(setting.room, self.needles)))
         if self.haystack not in known:
             raise ValueError(f"niah haystack is {self.haystack!r}; available: {', '.join(known)}")
         return lambda stream: draw(self, setting, known[self.haystack], stream)
@@ -109,14 +118,14 @@ def draw(task: Niah, setting: Setting, haystack: Haystack, stream: Stream) -> Dr
 
     def build(units: int) -> Parts:
         hay = haystack.sentences(units, distractor)
-        places = sorted(haystack.places(stream("places", units), len(hay), len(needles)), reverse=True)
+        places = haystack.places(stream("places", units), len(hay), len(needles))
         placed = [
             (int(task.depth * len(hay)) if task.depth is not None and text in wanted else place, text)
             for place, text in zip(places, needles, strict=True)
         ]
         lines = list(hay)
-        # From the back, so that earlier insertion indexes stay true.
-        for place, text in sorted(placed, key=lambda item: item[0], reverse=True):
+        # From the back, so that earlier insertion indexes stay true and needles at one place keep their order.
+        for place, text in reversed(sorted(placed, key=lambda item: item[0])):
             lines.insert(place, text)
         depths = sorted(place / len(hay) for place, text in placed if text in wanted)
         return Parts(

@@ -5,6 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 from random import Random
+from typing import TypeVar
+
+Item = TypeVar("Item")
 
 
 def rng(*key: str | int) -> Random:
@@ -13,7 +16,7 @@ def rng(*key: str | int) -> Random:
     return Random(int.from_bytes(digest[:16], "big"))
 
 
-def official_shuffle(items: list[str]) -> list[str]:
+def official_shuffle(items: list[Item]) -> list[Item]:
     """Return `items` in the order that RULER's re-seeded shuffle gives a list of this length.
 
     The official code seeds a new generator with 42 before these shuffles, so every list of one length is

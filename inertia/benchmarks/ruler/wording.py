@@ -37,6 +37,26 @@ class Wording:
 
 
 @dataclass(frozen=True)
+class QaWording:
+    """The prompt texts of the question-answering tasks.
+
+    Attributes:
+        template: The user turn, with fields `{context}` and `{query}`.
+        document: One document, with fields `{i}` and `{document}`.
+        prefix: Start of the assistant's turn, with its leading blank.
+    """
+
+    template: str
+    document: str
+    prefix: str
+
+    @property
+    def sha256(self) -> str:
+        """Hash of all texts as they are used."""
+        return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()
+
+
+@dataclass(frozen=True)
 class WordLists:
     """The English words of the `wonderwords` package, each list sorted and without duplicates."""
 
@@ -84,6 +104,28 @@ def wording() -> Wording:
         cwe_prefix=cwe_config["answer_prefix"],
         fwe=fwe_config["template"],
         fwe_prefix=fwe_config["answer_prefix"],
+    )
+
+
+@cache
+def qa_wording() -> QaWording:
+    """Return the prompt texts of lm-eval's RULER question answering, parsed and never imported.
+
+    Raises:
+        ModuleNotFoundError: If lm_eval is not installed.
+        LookupError: If the installed lm_eval keeps a text elsewhere than 0.4.13 does.
+
+    Source: lm_eval/tasks/ruler of the installed lm-eval (MIT), adapted there from NVIDIA RULER (Apache-2.0).
+
+    Deviations: from lm-eval, towards the official code: the prefix gets its leading blank back.
+    """
+    folder = _package("lm_eval", "lm_eval==0.4.13") / "tasks" / "ruler"
+    tree = ast.parse((folder / "qa_utils.py").read_text(encoding="utf-8"))
+    config = ast.literal_eval(_assigned(tree, "CONFIG"))
+    return QaWording(
+        template=config["template"],
+        document=ast.literal_eval(_assigned(tree, "DOCUMENT_PROMPT")),
+        prefix=" " + config["answer_prefix"],
     )
 
 

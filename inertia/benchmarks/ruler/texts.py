@@ -1,0 +1,115 @@
+"""Outside texts by name, where they come from, and what is known of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Protocol
+
+from inertia.benchmarks.ruler.essays import Essays, splitter
+from inertia.benchmarks.ruler.questions import Questions, hotpot, squad
+from inertia.benchmarks.ruler.wording import qa_wording
+from inertia.benchmarks.sources import Rows, Source, Text
+
+ESSAYS = "PaulGrahamEssays"
+SQUAD = "squad"
+HOTPOT = "hotpot"
+
+WHAT: Mapping[str, str] = MappingProxyType(
+    {ESSAYS: "Paul Graham's essays", SQUAD: "SQuAD 2.0 dev", HOTPOT: "HotpotQA dev (distractor)"}
+)
+"""What the texts are, by the names under which a source is asked for them."""
+
+
+class LoadsTexts(Protocol):
+    """Whatever gives rows and running texts by name: a `Source`, or `Sources`."""
+
+    def load(self, name: str) -> Rows:
+        """Return the rows called `name`."""
+
+    def load_text(self, name: str) -> Text:
+        """Return the running text called `name`."""
+
+
+@dataclass(frozen=True)
+class Sources:
+    """Several sources behind one interface, chosen by the name asked for."""
+
+    by_name: Mapping[str, Source] = field(hash=False)
+
+    def load(self, name: str) -> Rows:
+        """Return the rows called `name`."""
+        return self.by_name[name].load(name)
+
+    def load_text(self, name: str) -> Text:
+        """Return the running text called `name`."""
+        return self.by_name[name].load_text(name)
+
+
+HUB = Sources(
+    MappingProxyType(
+        {
+            ESSAYS: Source(
+                "hub",
+                "essays.parquet",
+                "baber/paul_graham_essays",
+                "792d672b77d1a67720f7e9820d646358fc18792e",
+                {"essays.parquet": "825448033be010042ffd6fc77c32bbcab61f2ef63196f0fc4bfbf5b388a1660e"},
+            ),
+            SQUAD: Source(
+                "hub",
+                "squad_v2/validation-00000-of-00001.parquet",
+                "rajpurkar/squad_v2",
+                "3ffb306f725f7d2ce8394bc1873b24868140c412",
+                {
+                    "validation-00000-of-00001.parquet": (
+                        "0560174ab095c5ac0a8c8dc8da05f1625453c45a77e4ce9cabc6947ddfdd24cb"
+                    )
+                },
+            ),
+            HOTPOT: Source(
+                "hub",
+                "hotpot_dev_distractor_v1.json",
+                "namlh2004/hotpotqa",
+                "7e54db4656209750ff487f6fdf8e39a66dba136b",
+                {"hotpot_dev_distractor_v1.json": ("e3da074df24e8369009918aa5cdbdd254dadcde4c63f7569d36afd6f2268caa8")},
+            ),
+        }
+    )
+)
+"""Pinned data on the Hub, the files lm-eval 0.4.13 reads (SQuAD as the Hub's own rows of it).
+
+Revisions and hashes were taken from other projects' published records of these files, not by reading the files
+themselves (essays: one record; SQuAD: four; HotpotQA: three). A file with another hash is refused; what was read stands
+in `identity`.
+"""
+
+
+def read(name: str, source: LoadsTexts) -> Essays | Questions:
+    """Return the text called `name`.
+
+    Raises:
+        FileNotFoundError: If the source has no such file.
+        DataError: If its content is not what it should be.
+    """
+    if name == ESSAYS:
+        return Essays(tuple(source.load_text(name).text.split()))
+    return {SQUAD: squad, HOTPOT: hotpot}[name](source.load(name))
+
+
+def describe(text: Essays | Questions) -> dict[str, Any]:
+    """Return what of an outside text can change an example; JSON-able, and silent on where it lies."""
+    if isinstance(text, Essays):
+        return {"essays_sha256": text.sha256, "sentences": splitter()}
+    return {"questions_sha256": text.sha256, "qa_wording_sha256": qa_wording().sha256}
+
+
+def missing(task: str, name: str) -> str:
+    """Return the message for a task that was given no source."""
+    source = HUB.by_name[name]
+    return (
+        f"RULER task {task!r} needs outside text: {WHAT[name]}. Set benchmark.source to {{kind: path, path: FOLDER}}, "
+        f"where FOLDER holds {name}.json (for all tasks: {', '.join(f'{each}.json' for each in WHAT)}), or to "
+        f"{{kind: hub, repo: {source.repo}, revision: {source.revision}, path: {source.path}}}"
+    )

@@ -83,14 +83,17 @@ def check(given: Sequence[str]) -> bool:
         raise BadSetting(f"{error}; settings have the form key=value.") from error
     with initialize_config_dir(str(config_dir()), version_base="1.3"):
         options = group_options()
-        choices = [override for override in overrides if override.key_or_group in options]
+        top = {*options} - {"layers", "time"}
+        choices = [
+            each for each in overrides if each.key_or_group in top or (each.package and each.key_or_group in options)
+        ]
         for override in choices:
             check_choice(override, options[override.key_or_group])
         try:
             base = compose(CONFIG_NAME, overrides=[first(each) for each in choices], return_hydra_config=True)
-        except HydraException as error:
+        except (HydraException, ValueError) as error:
             raise BadSetting(str(error)) from error
-        values = [each for each in overrides if each.key_or_group not in options]
+        values = [each for each in overrides if each not in choices]
         for override in values:
             check_key(override, base, options)
         try:

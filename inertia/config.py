@@ -5,6 +5,7 @@ Nothing here loads torch, so that a bad setting is refused at once.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -81,6 +82,12 @@ class BenchmarkConfig:
 
     def __post_init__(self) -> None:
         checks.choice("benchmark.name", self.name, tuple(registry.NAMES))
+        for name, kind in (("tasks", str), ("lengths", int | None), ("metrics", str)):
+            values = getattr(self, name)
+            if not isinstance(values, tuple) or not all(isinstance(each, kind) for each in values):
+                raise ValueError(f"benchmark.{name}={values!r} is not a list of its values; give for instance [a,b].")
+        if not isinstance(self.task_examples, Mapping):
+            raise ValueError(f"benchmark.task_examples={self.task_examples!r} is not a mapping of task: count.")
         known = registry.task_names(self.name)
         for task in (*self.tasks, *self.task_examples):
             checks.choice("benchmark.tasks", task, known)
@@ -175,6 +182,14 @@ class RunConfig:
     resolved: Mapping[str, Any]
 
     def __post_init__(self) -> None:
+        for name in ("label", "experiment_name", "profile_name", "scale"):
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, str):
+                raise ValueError(f"{name}={value!r} is not text; give a name.")
+        for name in ("experiment_name", "profile_name"):
+            value = getattr(self, name)
+            if value is not None and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", value):
+                raise ValueError(f"{name}={value!r} names a file; give letters, digits, dots, dashes and underscores.")
         window = self.backbone.context_window
         for length in self.benchmark.lengths:
             if length is not None and length > window:
@@ -194,11 +209,20 @@ def run_config(composed: Any) -> RunConfig:
 
     ours = OmegaConf.masked_copy(composed, [key for key in composed if key != "hydra"])
     plain: dict[str, Any] = OmegaConf.to_container(ours, resolve=True, throw_on_missing=True)
+    for name in ("backbone", "benchmark", "logger", *POLICY_PARTS):
+        if not isinstance(plain[name], Mapping):
+            raise ValueError(f"{name}={plain[name]!r} is not a group of settings; choose one of configs/{name}/.")
     benchmark = dict(plain["benchmark"])
     return RunConfig(
         backbone=from_mapping(plain["backbone"]),
         benchmark=BenchmarkConfig(
-            **{**benchmark, **{name: tuple(benchmark[name]) for name in ("tasks", "lengths", "metrics")}}
+            **{
+                **benchmark,
+                **{
+                    name: tuple(benchmark[name]) if isinstance(benchmark[name], list) else benchmark[name]
+                    for name in ("tasks", "lengths", "metrics")
+                },
+            }
         ),
         policy=policy(plain),
         label=plain["label"] or label(policy(plain)),
@@ -208,7 +232,7 @@ def run_config(composed: Any) -> RunConfig:
         profile_name=plain["profile_name"],
         scale=plain["scale"],
         threads=None if plain["threads"] is None else checks.integer("threads", plain["threads"], low=1),
-        progress=checks.choice("progress", plain["progress"], (True, False)),
+        progress=checks.boolean("progress", plain["progress"]),
         resolved=plain,
     )
 
@@ -220,7 +244,7 @@ def policy(plain: Mapping[str, Any]) -> Policy:
         ValueError: a part cannot be made from its settings.
     """
     parts = {name: part(name, plain[name]) for name in POLICY_PARTS}
-    if not checks.choice("evict", plain["evict"], (True, False)):
+    if not checks.boolean("evict", plain["evict"]):
         return Policy(budget=Unlimited(), prefill=parts["prefill"])
     start = None if plain["start"] is None else part("start", plain["start"])
     return Policy(**parts, scope=plain["scope"], start=start)
@@ -235,13 +259,13 @@ def part(name: str, settings: Any) -> Any:
     from hydra.errors import InstantiationException
     from hydra.utils import instantiate
 
+    if isinstance(settings, Mapping) and "_target_" not in settings:
+        raise ValueError(f"{name}={settings!r} has no _target_; choose one of configs/{name}/ or give a class path.")
     try:
         made = instantiate(settings, _convert_="all")
     except InstantiationException as error:
         reason = error.__cause__ or error
         raise ValueError(f"{name}: {reason}") from error
-    if isinstance(made, Mapping):
-        raise ValueError(f"{name} has no _target_; choose one of its group (configs/{name}/) or give a class path.")
     return made
 
 

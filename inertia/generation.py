@@ -44,7 +44,8 @@ class Generation:
         retained_tokens: tokens cached after the last decode step, mean over the eligible units.
         peak_tokens: most tokens that a unit held between two steps after the first cut (the prompt's before any).
         evictions: tokens evicted, mean over the eligible units.
-        cache_bytes: bytes of the keys and values of all layers that this row's slots take.
+        cache_bytes: bytes of the keys and values of all layers that this row's slots take when it decodes alone; beside
+            wider rows, a batch pads it to the widest.
         batch_rows: rows that decoded together with this one at the start.
         prefill_seconds: wall time of the prefill, shared by all policies.
         decode_seconds: wall time of step 1 and of the whole batch of this row.
@@ -75,7 +76,7 @@ class Draft:
     """A generation while it grows."""
 
     policy: Policy
-    number: int
+    numbers: tuple[int, ...]
     tokens: list[int] = field(default_factory=list)
     logits: list[Tensor] = field(default_factory=list)
     kept: list[Kept] = field(default_factory=list)
@@ -122,7 +123,8 @@ class Request:
         if self.return_logits:
             draft.logits.append(logits.float().cpu())
         if self.on_logits is not None:
-            self.on_logits(draft.number, index, logits)
+            for number in draft.numbers:
+                self.on_logits(number, index, logits)
 
     def note(self, draft: Draft, kept: Tensor, scope: str) -> None:
         """Trace the positions that a row holds after a step, [UK, UH, C], nested as the scope of its units asks."""
@@ -234,7 +236,12 @@ def generate(
     length = input_ids.shape[1]
     steps = max_new_tokens - 1
     plain_full = any(not policy.evicts and policy.prefill.compressor is None for policy in policies)
-    drafts = [Draft(policy, number) for number, policy in enumerate(policies)]
+    # Policies that mean the same are decoded once: two full caches could not both take the prompt's tensors over.
+    same = [repr(policy.describe()) for policy in policies]
+    drafts = [
+        Draft(policies[same.index(key)], tuple(number for number, other in enumerate(same) if other == key))
+        for key in dict.fromkeys(same)
+    ]
     families: dict[str, list[Draft]] = {}
     for draft in drafts:
         families.setdefault(repr(draft.policy.prefill), []).append(draft)
@@ -264,7 +271,8 @@ def generate(
         with decoding_attention(model):
             for group in members:
                 run_batch(model, batches.pop(0), group, request)
-    return [finish(draft, request, length) for draft in drafts]
+    finished = {same[draft.numbers[0]]: finish(draft, request, length) for draft in drafts}
+    return [finished[key] for key in same]
 
 
 def check_request(
@@ -319,6 +327,12 @@ def check_policy(model: PreTrainedModel, policy: Policy, length: int, context_en
         rule = policy.aggregation
         _ = rule.linear(len(layers.eligible)) if policy.scope == SHARED else rule.unit()
     compressor = policy.prefill.compressor
+    prefills = model.config._attn_implementation
+    if (compressor is not None or (policy.evicts and policy.start is not None)) and prefills != "sdpa":
+        raise ValueError(
+            f"the model prefills with attention {prefills!r}, but prompts are observed with 'sdpa' only; set "
+            "backbone.prefill_attention=sdpa, or take a policy that neither compresses nor starts from the prompt."
+        )
     if compressor is not None:
         part = policy.prefill.part(length, context_end)
         compressor.check(part, policy.prefill.budget.tokens(part, part))
@@ -356,11 +370,11 @@ def start_family(
         request.next_token(draft, logits, proposed)
         draft.retained = float(prompt.counts().double().mean())
         draft.peak = prompt.longest()
-        draft.bytes = sum(layer.row_bytes for layer in prompt.layers)
+        draft.bytes = prompt_bytes(prompt, draft.policy, steps)
     if any([request.done(draft) for draft in family]):
         return []
     scorers = list(dict.fromkeys(draft.policy.scorer for draft in family if draft.policy.evicts))
-    cached = prompt.longest()
+    cached = prompt.longest() if rule.compressor is None or rule.compressor.removes else prompt.length
     step = FirstStep(layers, prompt, scorers, seed)
     with decoding_attention(model):
         logits = forward(model, step, [family[0].tokens[-1]], [step.seen])[0]
@@ -478,9 +492,18 @@ def as_lists(kept: Tensor, scope: str) -> Kept:
 def slot_bytes(prompt: Prompt, row: Row, steps: int) -> int:
     """Return the bytes of keys and values of all layers that a row's slots take after the first cut."""
     return sum(
-        layer.row_bytes
-        if isinstance(layer, Ring) or (prompt.ragged and not row.policy.evicts)
-        else layer.slot_bytes * row.capacity(steps)
+        layer.row_bytes if isinstance(layer, Ring) else layer.slot_bytes * row.capacity(steps)
+        for layer in prompt.layers
+    )
+
+
+def prompt_bytes(prompt: Prompt, policy: Policy, steps: int) -> int:
+    """Return the bytes that a prompt takes before the first cut, with the room that this policy alone asks for."""
+    if prompt.ragged:
+        return sum(layer.row_bytes for layer in prompt.layers)
+    room = min(steps, 1) if policy.evicts else steps
+    return sum(
+        layer.row_bytes if isinstance(layer, Ring) else layer.slot_bytes * (prompt.length + room)
         for layer in prompt.layers
     )
 

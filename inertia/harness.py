@@ -9,6 +9,8 @@ import sys
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from errno import ENOSPC
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from inertia import backbones
@@ -20,6 +22,8 @@ from inertia.protocols import Answer, Asker
 from inertia.records.canonical import canonical_json
 from inertia.records.cell import CellWriter, Incomplete, open_cell
 from inertia.records.identity import cell_id
+from inertia.records.journal import CorruptRecord
+from inertia.records.lock import CellLocked
 from inertia.records.provenance import collect
 
 if TYPE_CHECKING:
@@ -123,7 +127,7 @@ def run(configs: Sequence[RunConfig]) -> list[Outcome]:
     provenance = collect()
     with progress_bar(cells) as bar:
         for group in groups.values():
-            for outcome in run_group(group, loaded, provenance, bar):
+            for outcome in guarded_group(group, loaded, provenance, bar):
                 outcomes[outcome.cell.id] = outcome
     return [outcomes[cell.id] for cell in cells]
 
@@ -144,6 +148,19 @@ class Loaded:
             self.backbone = None
             self.backbone = backbones.load(config.backbone)
         return self.backbone
+
+
+def guarded_group(group: list[Cell], loaded: Loaded, provenance: dict[str, Any], bar: tqdm) -> list[Outcome]:
+    """Run a group; what stops it (a lock, a damaged record, a full disk, infeasible data) does not stop the others."""
+    try:
+        return run_group(group, loaded, provenance, bar)
+    except (CellLocked, CorruptRecord, OSError, ValueError) as error:
+        if len(group) > 1 and isinstance(error, CellLocked | CorruptRecord):
+            return [outcome for cell in group for outcome in guarded_group([cell], loaded, provenance, bar)]
+        where = f" (writing below {results_dir()})" if isinstance(error, OSError) and error.errno == ENOSPC else ""
+        return [
+            Outcome(cell, None, f"cell {cell.id} ({cell.config.label}, {cell.place}): {error}{where}") for cell in group
+        ]
 
 
 def run_group(group: list[Cell], loaded: Loaded, provenance: dict[str, Any], bar: tqdm) -> list[Outcome]:
@@ -167,7 +184,7 @@ def run_group(group: list[Cell], loaded: Loaded, provenance: dict[str, Any], bar
             decode_missing(pending, writers, loaded, bar)
         outcomes = [seal(cell, writers[cell.id]) for cell in group]
     for outcome in outcomes:
-        if outcome.summary is not None and outcome.cell in pending:
+        if outcome.summary is not None and (outcome.cell in pending or not mirrored(outcome.cell)):
             mirror(outcome, writers[outcome.cell.id])
     return outcomes
 
@@ -322,6 +339,11 @@ def seal(cell: Cell, writer: CellWriter) -> Outcome:
         return Outcome(cell, None, str(error))
 
 
+def mirrored(cell: Cell) -> bool:
+    """Tell whether a cell has a W&B run here already; a kill between seal and mirror leaves none."""
+    return any((results_dir() / "wandb").rglob(f"run-{cell.id}*.wandb"))
+
+
 def mirror(outcome: Outcome, writer: CellWriter) -> None:
     """Copy a sealed cell to W&B; whatever happens there is only logged."""
     logger = outcome.cell.config.logger
@@ -359,7 +381,10 @@ def missing(cell: Cell) -> int:
     """Return how many planned examples of a cell have no record yet."""
     from inertia.records.progress import recorded_ids
 
-    return len(set(cell.planned) - recorded_ids(results_dir() / "runs", cell.id))
+    try:
+        return len(set(cell.planned) - recorded_ids(results_dir() / "runs", cell.id))
+    except CorruptRecord:
+        return len(cell.planned)  # said when the cell is opened
 
 
 def write_indices(cells: list[Cell]) -> None:
@@ -377,31 +402,52 @@ def write_indices(cells: list[Cell]) -> None:
         config = members[0].config
         folder = results_dir() / "experiments"
         folder.mkdir(parents=True, exist_ok=True)
+        path = folder / f"{experiment}__{profile}.json"
+        listed = [index_entry(cell) for cell in members]
         write_json(
-            folder / f"{experiment}__{profile}.json",
+            path,
             {
                 "experiment": experiment,
                 "profile": profile,
                 "scale": config.scale or "custom",
                 "backbone": config.backbone.name,
-                "backbone_label": backbones.label(config.backbone),
-                "cells": [
-                    {
-                        "cell_id": cell.id,
-                        "axes": axes(cell.config),
-                        "task": cell.task,
-                        "length": cell.length,
-                        "planned": len(cell.planned),
-                    }
-                    for cell in members
-                ],
+                "backbone_label": "; ".join(dict.fromkeys(backbones.label(cell.config.backbone) for cell in members)),
+                "cells": [*kept_entries(path, listed), *listed],
             },
         )
 
 
+def index_entry(cell: Cell) -> dict[str, Any]:
+    """Return what an index says of a cell."""
+    return {
+        "cell_id": cell.id,
+        "axes": axes(cell.config),
+        "task": cell.task,
+        "length": cell.length,
+        "planned": len(cell.planned),
+    }
+
+
+def kept_entries(path: Path, new: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the entries of an index that is there already and that the new ones do not replace.
+
+    Several jobs may share one experiment; an entry of equal place and axes is an older run of the same thing.
+    """
+    if not path.exists():
+        return []
+    replaced = [{key: entry[key] for key in ("axes", "task", "length")} for entry in new]
+    ids = {entry["cell_id"] for entry in new}
+    old = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    return [
+        entry
+        for entry in old
+        if entry["cell_id"] not in ids and {key: entry[key] for key in ("axes", "task", "length")} not in replaced
+    ]
+
+
 def axes(config: RunConfig) -> dict[str, Any]:
     """Return what a cell was varied in: the policy's label and every setting of its parts, by dotted name."""
-    flat: dict[str, Any] = {"method": config.label, "alpha": None}
+    flat: dict[str, Any] = {"method": config.label, "alpha": None, "backbone": config.backbone.name}
 
     def walk(prefix: str, value: Any) -> None:
         if isinstance(value, dict):

@@ -131,7 +131,12 @@ def test_methods_and_configs_are_the_same_set():
 
 @pytest.mark.parametrize(
     "group, option",
-    [(g, o) for g, options in GROUPS.items() for o in options if g not in ("method", "experiment") and o != "learned"],
+    [
+        (g, o)
+        for g, options in GROUPS.items()
+        for o in options
+        if g not in ("method", "experiment", "layers", "time") and o != "learned"
+    ],
 )
 def test_every_option_composes_to_a_checked_run(group, option):
     assert run_config(composed(f"{group}={option}"))
@@ -163,6 +168,18 @@ def test_every_experiment_composes_at_every_profile(experiment, profile):
         (["+benchmark.task_examples.niah=3"], "'niah' is unknown"),
         (["logger.mode=on"], "logger.mode='on' is unknown; give one of 'offline'"),
         (["evict=2"], "evict=2"),
+        (["evict=1"], "evict=1 is not a boolean"),
+        (["protect.newest=1"], "protect.newest=1 is not a boolean"),
+        (["selection=null"], "selection=None"),
+        (["backbone=null"], "."),
+        (["benchmark.lengths=512"], "benchmark.lengths=512 is not a list"),
+        (["benchmark.tasks=niah_single_1"], "benchmark.tasks='niah_single_1' is not a list"),
+        (["prefill.budget=0.5"], "prefill.budget=0.5 does not fit"),
+        (["aggregation=single_step", "aggregation.time=none"], "aggregation.time='none' does not fit"),
+        (["label=[a,b]"], "is not text"),
+        (["experiment_name=../x"], "names a file"),
+        (["scorer._target_=inertia.eviction.refresh.Every"], "does not fit: it needs score"),
+        (["aggregation=selected", "prefill=snapkv"], "watches one keep-set"),
         (["scope=global"], "scope='global'"),
         (["+new.key=1"], "the config is closed"),
         (["scorer._target_=nowhere.Thing"], "nowhere"),
@@ -175,6 +192,14 @@ def test_a_wrong_setting_is_refused_with_the_allowed_ones(words, expected, capsy
 
     assert cli.main(words) == 2
     assert re.search(expected, capsys.readouterr().err), expected
+
+
+@pytest.mark.parametrize("layers", [option for option in GROUPS["layers"]])
+@pytest.mark.parametrize("time", [option for option in GROUPS["time"]])
+def test_layer_weighting_and_memory_are_two_axes(layers, time):
+    words = ["aggregation=decoupled", f"layers@aggregation.layers={layers}", f"time@aggregation.time={time}"]
+    rule = run_config(composed(*words)).policy.aggregation
+    assert (rule.layers.kind, rule.time.kind) == (layers, time)
 
 
 def test_refusal_takes_under_two_seconds():

@@ -85,6 +85,39 @@ def test_rows_that_end_early_do_not_disturb_the_others():
     assert len({len(out.tokens) for out in outs}) > 2, "the case must have rows of different lengths"
 
 
+@pytest.mark.parametrize("architecture", ["llama", "gemma3"])
+def test_equal_policies_give_equal_results(architecture):
+    network, ids = models.tiny(architecture, seed=1), models.prompt(20)
+    full, tight = Policy.named("full_cache"), Policy.named("inertiakv", tokens=6)
+    outs = generate(network, ids, [full, tight, full, tight], 20, trace=True, return_logits=True)
+    (alone,) = generate(network, ids, [full], 20)
+    assert outs[0].tokens == outs[2].tokens == alone.tokens
+    assert outs[1].kept == outs[3].kept
+    assert plain(network, ids, 20) == alone.tokens
+
+
+def test_a_falling_budget_is_refused():
+    from dataclasses import dataclass
+
+    @dataclass(frozen=True)
+    class Falling:
+        def tokens(self, prompt_tokens, seen_tokens):
+            return 20 if seen_tokens < prompt_tokens + 3 else 12
+
+    policy = Policy(budget=Falling())
+    with pytest.raises((ValueError, RuntimeError), match="budget fell|expanded size"):
+        generate(models.tiny(), models.prompt(30), [policy, Policy.named("inertiakv", tokens=25)], 8)
+
+
+def test_bytes_do_not_depend_on_company():
+    network, ids = models.tiny(), models.prompt(15)
+    first = plain(network, ids, 1)[0]
+    tight, full = Policy.named("inertiakv", tokens=6), Policy.named("full_cache")
+    alone = generate(network, ids, [tight], 10, eos_token_id=first)[0]
+    both = generate(network, ids, [full, tight], 10, eos_token_id=first)[1]
+    assert alone.cache_bytes == both.cache_bytes
+
+
 def test_answers_do_not_depend_on_what_ran_before():
     network = models.tiny()
     first, second = models.prompt(20, seed=1), models.prompt(31, seed=2)

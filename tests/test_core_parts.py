@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inertia import Policy
+from inertia.eviction.adaptive import AdaptiveRefresh, ReactiveEMA, SelectedEMA, total_variation
 from inertia.eviction.aggregation import (
     CoupledEMA,
     Cumulative,
@@ -124,12 +125,16 @@ def test_protection_counts_positions_not_slots():
 def test_the_reserve_is_spread_over_the_prompt():
     assert spread(5, 101) == [0, 25, 50, 75, 100]
     assert spread(1, 9) == [0] and spread(0, 9) == []
+    assert spread(8, 5) == [0, 1, 2, 3, 4]
+    assert len(Protect(reserve=0.29).resolve(1000, 100, None).fixed) == 29
+    assert Protect(recent_share=0.57).resolve(1000, 100, None).recent == 57
     assert Protect(reserve=0.5).resolve(1000, 10, None).fixed == (0, 249, 499, 749, 999)
 
 
 def test_question_needs_to_know_where_it_starts():
-    with pytest.raises(ValueError, match="needs context_end"):
-        Protect(question=True).resolve(10, 5, None)
+    for end in (None, -5, 99):
+        with pytest.raises(ValueError, match="needs context_end"):
+            Protect(question=True).resolve(10, 5, end)
     assert Protect(question=True).resolve(10, 5, 7).fixed == (7, 8, 9)
     assert Protect(question=True).resolve(10, 5, 4).fixed == (5, 6, 7, 8, 9)
     assert Protect(question=True, sinks=1, recent=2).resolve(10, 5, 4).fixed == (0, 8, 9)
@@ -208,3 +213,68 @@ def test_a_part_from_outside_is_named_by_its_path():
 def test_the_prior_is_chosen_by_the_scorer_and_recorded():
     assert Policy().describe()["new_token"]["on_refresh"] == "zero"
     assert Policy(new_token=NewToken("mean")).describe()["new_token"]["on_refresh"] == "mean"
+
+
+def feed(watcher, steps, budget=2):
+    """Let a watcher see steps of (layer scores, utility); slots hold positions 10, 11, .. unless a step says else."""
+    pairs = []
+    for scores, utility, *positions in steps:
+        at = torch.tensor(positions[0] if positions else range(10, 10 + len(utility)))
+        pairs.append(watcher.update(torch.tensor(scores), torch.tensor(utility), at, budget))
+    return pairs
+
+
+def test_the_reactive_rule_turns_down_alpha_only_while_rankings_disagree():
+    rule = ReactiveEMA(alpha=0.8, low=0.3, threshold=0.5)
+    agree = ([[3.0, 2.0, 1.0, 0.0]], [3.0, 2.0, 1.0, 0.0])
+    differ = ([[0.0, 1.0, 2.0, 3.0]], [3.0, 2.0, 1.0, 0.0])
+    calm, stirred, calm_again = feed(rule.watcher(), [agree, differ, agree])
+    assert calm == calm_again == CoupledEMA(0.8).linear(1)
+    assert stirred == CoupledEMA(0.3).linear(1)
+
+
+def test_the_selected_rule_measures_noise_between_layers_and_drift_between_steps_by_token():
+    rule = SelectedEMA(start=0.8, grid=(0.3, 0.95), window=3)
+    two_layers = [[9.0, 8.0, 0.0, 0.0], [0.0, 0.0, 9.0, 8.0]]
+    utility = [1.0, 1.0, 1.0, 1.0]
+    watcher = rule.watcher()
+    # The same tokens in other slots at each step: no drift, whatever the slots say.
+    feed(watcher, [(two_layers, utility), ([row[::-1] for row in two_layers], utility, [13, 12, 11, 10])])
+    assert watcher.noise == [1.0, 1.0] and watcher.alpha == 0.8
+    (pair,) = feed(watcher, [(two_layers, utility)])
+    assert watcher.drift == [0.0, 0.0]
+    assert watcher.alpha == 0.95 and pair == CoupledEMA(0.95).linear(2)
+
+
+def test_without_noise_the_selected_rule_follows_the_drift():
+    rule = SelectedEMA(start=0.8, grid=(0.3, 0.95), window=2)
+    watcher = rule.watcher()
+    feed(watcher, [([[9.0, 8.0, 0.0, 0.0]] * 2, [1.0] * 4), ([[0.0, 0.0, 9.0, 8.0]] * 2, [1.0] * 4)])
+    assert watcher.noise == [0.0, 0.0] and watcher.drift == [1.0] and watcher.alpha == 0.3
+    assert [rule.choose(eta) for eta in (0.1, 50, 600, float("inf"))] == [0.3, 0.95, 0.95, 0.95]
+    assert [SelectedEMA().choose(eta) for eta in (50, 600)] == [0.8, 0.95]
+
+
+def test_the_adaptive_refresh_waits_longer_while_little_changes():
+    rule = AdaptiveRefresh(low=0.02, high=0.1, longest=16)
+    assert [rule.interval(0.0, n) for n in (1, 2, 8, 16)] == [2, 4, 16, 16]
+    assert rule.interval(0.05, 4) == 4 and rule.interval(0.2, 8) == 1
+    assert total_variation(torch.tensor([1.0, 1.0]), torch.tensor([2.0, 2.0])) == 0.0
+    assert total_variation(torch.tensor([1.0, 0.0]), torch.tensor([0.0, 3.0])) == 1.0
+    assert total_variation(torch.tensor([-1.0, 0.0]), torch.tensor([0.0, -2.0])) == 1.0
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Policy(budget=512),
+        lambda: Policy(aggregation="ema"),
+        lambda: Policy(prefill="tova"),
+        lambda: Policy(scorer=Ratio),
+        lambda: Decoupled(layers="uniform"),
+        lambda: Decoupled(time="none"),
+    ],
+)
+def test_parts_that_do_not_fit_are_refused(make):
+    with pytest.raises(ValueError, match="does not fit: it needs"):
+        make()

@@ -165,3 +165,50 @@ def test_a_sweep_with_a_wrong_job_starts_nothing(results, capsys):
     assert stopped.value.code == 2
     assert "alpha=1.5" in capsys.readouterr().err
     assert not (results / "runs").exists()
+
+
+def test_jobs_of_one_experiment_share_its_index(results):
+    names = ("experiment_name=mine", "profile_name=tiny", "benchmark.examples=1")
+    harness.run([config(*names, "method=full_cache"), config(*names, "method=inertiakv")])
+    harness.run([config(*names, "method=h2o")])
+    harness.run([config(*names, "method=inertiakv", "benchmark.examples=2")])
+    index = json.loads((results / "experiments" / "mine__tiny.json").read_text())
+    assert sorted(cell["axes"]["method"] for cell in index["cells"]) == ["full_cache", "h2o", "inertiakv"]
+    assert {cell["axes"]["method"]: cell["planned"] for cell in index["cells"]}["inertiakv"] == 2
+
+
+def test_what_stops_one_cell_does_not_stop_the_others(results):
+    jobs = [config("method=inertiakv"), config("method=h2o")]
+    harness.run([config("method=inertiakv", "benchmark.examples=2")])
+    (journal,) = (results / "runs").glob("*inertiakv*/samples.jsonl")
+    text = journal.read_text()
+    journal.write_text("garbage\n" + text)
+    (journal.parent / "summary.json").unlink()
+    broken, fine = harness.run(jobs)
+    assert broken.summary is None and "line 1" in broken.problem
+    assert fine.summary["ok"] == 3
+
+
+def test_data_that_do_not_fit_stop_their_own_task_only():
+    job = config("method=inertiakv", "benchmark.tasks=[cwe,niah_single_1]")
+    misfit, fine = harness.run([job])
+    assert misfit.summary is None and "does not fit 512 tokens" in misfit.problem
+    assert fine.summary["ok"] == 3
+
+
+def test_a_cell_in_use_elsewhere_is_reported_and_the_rest_runs(results):
+    from inertia.records import open_cell
+
+    jobs = [config("method=inertiakv"), config("method=h2o")]
+    (cell,) = harness.cells_of(jobs[0])
+    with open_cell(results / "runs", cell.identity, label="x", planned=cell.planned, config={}, provenance={}):
+        taken, free = harness.run(jobs)
+    assert taken.summary is None and free.summary["ok"] == 3
+
+
+def test_a_sealed_cell_that_was_never_mirrored_is_mirrored_later(results):
+    harness.run([config("method=inertiakv", "benchmark.examples=1")])
+    assert not (results / "wandb").exists()
+    for _ in range(2):
+        harness.run([config("method=inertiakv", "benchmark.examples=1", "logger=wandb")])
+    assert len(list((results / "wandb").rglob("*.wandb"))) == 1

@@ -19,21 +19,25 @@ if TYPE_CHECKING:
 class Watcher(Protocol):
     """Sees every scored step of one sequence and may change the pair (lam, w) before it is applied."""
 
-    def update(self, scores: Tensor, utility: Tensor, budget: int) -> Linear:
+    def update(self, scores: Tensor, utility: Tensor, positions: Tensor, budget: int) -> Linear:
         """Return the pair for this step.
 
         Args:
             scores: layer scores of the filled slots, [K, n].
             utility: utilities before this step, [n].
+            positions: true positions of the slots, [n]; a slot may hold another token at the next step.
             budget: tokens that may stay.
         """
 
 
-def disagreement(first: Tensor, second: Tensor, count: int) -> float:
-    """Return 1 - Jaccard of the `count` highest entries of two vectors [n]."""
-    count = min(count, first.shape[0])
-    a, b = (set(each.topk(count).indices.tolist()) for each in (first, second))
-    return 1.0 - len(a & b) / len(a | b)
+def top(values: Tensor, positions: Tensor, count: int) -> frozenset[int]:
+    """Return the positions of the `count` highest values [n]."""
+    return frozenset(positions[values.topk(min(count, values.shape[0])).indices].tolist())
+
+
+def apart(first: frozenset[int], second: frozenset[int]) -> float:
+    """Return 1 - Jaccard of two sets."""
+    return 1.0 - len(first & second) / len(first | second)
 
 
 @dataclass(frozen=True)
@@ -89,16 +93,16 @@ class SelectedWatcher:
         self.alpha = rule.start
         self.noise: list[float] = []
         self.drift: list[float] = []
-        self.before: Tensor | None = None
+        self.before: frozenset[int] | None = None
 
-    def update(self, scores: Tensor, utility: Tensor, budget: int) -> Linear:
+    def update(self, scores: Tensor, utility: Tensor, positions: Tensor, budget: int) -> Linear:
         """Measure noise and drift for `window` steps, then choose."""
         if len(self.noise) < self.rule.window:
-            pairs = list(combinations(scores, 2))
-            self.noise.append(sum(disagreement(a, b, budget) for a, b in pairs) / max(len(pairs), 1))
-            mean = scores.mean(dim=0)
-            if self.before is not None and self.before.shape == mean.shape:
-                self.drift.append(disagreement(mean, self.before, budget))
+            pairs = list(combinations([top(layer, positions, budget) for layer in scores], 2))
+            self.noise.append(sum(apart(a, b) for a, b in pairs) / max(len(pairs), 1))
+            mean = top(scores.mean(dim=0), positions, budget)
+            if self.before is not None:
+                self.drift.append(apart(mean, self.before))
             self.before = mean
             if len(self.noise) == self.rule.window:
                 sigma = sum(self.noise) / len(self.noise)
@@ -143,11 +147,12 @@ class ReactiveWatcher:
     def __init__(self, rule: ReactiveEMA) -> None:
         self.rule = rule
 
-    def update(self, scores: Tensor, utility: Tensor, budget: int) -> Linear:
+    def update(self, scores: Tensor, utility: Tensor, positions: Tensor, budget: int) -> Linear:
         """Compare the step's mean score with the running utility."""
         # One slot is always about to go, so the sets compared are half the budget: the whole budget hardly differs.
-        apart = disagreement(scores.mean(dim=0), utility, max(1, budget // 2))
-        alpha = self.rule.low if apart > self.rule.threshold else self.rule.alpha
+        half = max(1, budget // 2)
+        gap = apart(top(scores.mean(dim=0), positions, half), top(utility, positions, half))
+        alpha = self.rule.low if gap > self.rule.threshold else self.rule.alpha
         return CoupledEMA(alpha).linear(scores.shape[0])
 
 

@@ -244,6 +244,10 @@ class Decoupled:
     layers: LayerWeighting = field(default_factory=Uniform)
     time: TimeRule = field(default_factory=NoMemory)
 
+    def __post_init__(self) -> None:
+        checks.has("aggregation.layers", self.layers, ("weights",), "Uniform()")
+        checks.has("aggregation.time", self.time, ("pair",), "NoMemory()")
+
     def linear(self, num_layers: int) -> Linear:
         """Return (lam, (scale * v_l)_l)."""
         lam, scale = self.time.pair()

@@ -43,3 +43,26 @@ def choice(name: str, value: Any, allowed: tuple[Any, ...]) -> Any:
     if value not in allowed:
         raise ValueError(f"{name}={value!r} is unknown; give one of {', '.join(map(repr, allowed))}.")
     return value
+
+
+def boolean(name: str, value: Any) -> bool:
+    """Return `value` if it is True or False; 1 and 0 are not, since they would be another cell of equal meaning.
+
+    Raises:
+        ValueError: it is neither.
+    """
+    if value is not True and value is not False:
+        raise ValueError(f"{name}={value!r} is not a boolean; give true or false.")
+    return value
+
+
+def has(name: str, value: Any, methods: tuple[str, ...], example: str) -> Any:
+    """Return `value` if it has the methods that its place in a policy needs.
+
+    Raises:
+        ValueError: it is a class, or lacks one; the message gives an example of what fits.
+    """
+    lacking = [method for method in methods if not callable(getattr(value, method, None))]
+    if isinstance(value, type) or lacking:
+        raise ValueError(f"{name}={value!r} does not fit: it needs {', '.join(methods)}; give for instance {example}.")
+    return value

@@ -54,13 +54,13 @@ def first_cut(row: Row, prompt: Prompt, scores: list[Tensor] | None, start: list
     by_layer = torch.stack(scores)
     utility = first_utility(row, by_layer, positions, prompt.ragged)
     if start is not None:
-        utility = utility + started(row.policy, start, utility)
+        utility = utility + started(row.policy, start, positions)
     if not bool(torch.isfinite(utility).all()):
         raise FloatingPointError(not_finite(row.policy.scorer))
     if positions.shape[-1] <= budget:
         slots = torch.arange(positions.shape[-1], device=positions.device).expand_as(positions)
     else:
-        protected = first_protection(row, positions, by_layer, prompt.length - 1)
+        protected = first_protection(row, positions, by_layer, prompt.length - 1, prompt.ragged)
         ranked = utility.masked_fill(positions < 0, float("-inf"))
         slots = row.policy.selection.keep(ranked, positions, protected, budget)
     return Cut(row, prompt, slots, positions.gather(-1, slots), utility.gather(-1, slots))
@@ -87,14 +87,14 @@ def first_utility(row: Row, scores: Tensor, positions: Tensor, ragged: bool) -> 
     return (weights * reduced).expand(positions.shape)
 
 
-def started(policy: Policy, start: list[Tensor], utility: Tensor) -> Tensor:
-    """Return lam * m_0 for each unit's tokens; the newcomer, last, starts at zero."""
-    initial = reduce_heads(torch.stack(start), policy.scope)
-    padded = torch.nn.functional.pad(initial, (0, utility.shape[-1] - initial.shape[-1]))
-    return policy.aggregation.unit().lam * padded
+def started(policy: Policy, start: list[Tensor], positions: Tensor) -> Tensor:
+    """Return lam * m_0 at each unit's tokens, like `positions`; the newcomer starts at zero."""
+    initial = torch.nn.functional.pad(reduce_heads(torch.stack(start), policy.scope), (0, 1))
+    by_unit = initial.expand(positions.shape[0], positions.shape[1], -1)
+    return policy.aggregation.unit().lam * by_unit.gather(-1, positions.clamp(min=0))
 
 
-def first_protection(row: Row, positions: Tensor, scores: Tensor, newest: int) -> Tensor | None:
+def first_protection(row: Row, positions: Tensor, scores: Tensor, newest: int, ragged: bool) -> Tensor | None:
     """Return which slots the first cut must keep, like `positions`, or None.
 
     Args:
@@ -102,6 +102,7 @@ def first_protection(row: Row, positions: Tensor, scores: Tensor, newest: int) -
         positions: of the units, [UK, UH, n].
         scores: of step 1, [K, UH or 1, n].
         newest: position of the newcomer.
+        ragged: whether units are heads whatever the policy's scope.
     """
     guard = row.protection()
     protected = None
@@ -111,9 +112,8 @@ def first_protection(row: Row, positions: Tensor, scores: Tensor, newest: int) -
         one = torch.ones(1, 1, 1, 1, dtype=torch.long, device=positions.device)
         protected = protected_mask(positions[None], one * newest, fixed, one * guard.recent, guard.newest)[0]
     if guard.rescue:
-        reduced = reduce_heads(scores, row.policy.scope)
-        best = reduced.amax(dim=0, keepdim=True) if positions.shape[0] == 1 else reduced
-        best = best.expand(positions.shape).masked_fill(positions < 0, float("-inf"))
+        best = best_layer(row.policy.scope, scores, positions, ragged, newest + 1)
+        best = best.masked_fill(positions < 0, float("-inf"))
         if protected is not None:
             best = best.masked_fill(protected, float("-inf"))
         rescued = torch.zeros(positions.shape, dtype=torch.bool, device=positions.device)
@@ -122,3 +122,25 @@ def first_protection(row: Row, positions: Tensor, scores: Tensor, newest: int) -
         rescued.scatter_(-1, order, True)
         protected = rescued if protected is None else protected | rescued
     return protected
+
+
+def best_layer(scope: str, scores: Tensor, positions: Tensor, ragged: bool, size: int) -> Tensor:
+    """Return each token's best score in any single layer of its unit's group, like `positions`.
+
+    Args:
+        scope: of the policy.
+        scores: of step 1, [K, Hkv or 1, n].
+        positions: of the units, [UK, UH, n], all below `size`.
+        ragged: whether units are heads whatever the policy's scope; a head without a token then adds nothing to it.
+        size: bound of the positions.
+    """
+    if not ragged or scope == PER_HEAD:
+        reduced = reduce_heads(scores, scope)
+        return (reduced.amax(dim=0, keepdim=True) if scope == SHARED else reduced).expand(positions.shape)
+    every_head = scores.expand(positions.shape)
+    index = positions.clamp(min=0).flatten(1)
+    parts = (every_head / positions.shape[1]).masked_fill(positions < 0, 0.0).flatten(1)
+    dense = torch.zeros(positions.shape[0], size, device=scores.device).scatter_add_(1, index, parts)
+    if scope == SHARED:
+        dense = dense.amax(dim=0, keepdim=True).expand_as(dense)
+    return dense.gather(1, index).view(positions.shape)

@@ -56,6 +56,21 @@ class Policy:
 
     def __post_init__(self) -> None:
         checks.choice("scope", self.scope, SCOPES)
+        checks.has("scorer", self.scorer, ("score",), "Attention()")
+        checks.has("aggregation", self.aggregation, ("linear", "unit"), "CoupledEMA(0.8)")
+        checks.has("refresh", self.refresh, ("due",), "Every(1)")
+        checks.has("budget", self.budget, ("tokens",), "Ratio(0.9)")
+        checks.has("selection", self.selection, ("keep", "victim"), "TopK()")
+        checks.has("protect", self.protect, ("resolve",), "Protect()")
+        checks.has("new_token", self.new_token, ("resolved",), "NewToken()")
+        checks.has("prefill", self.prefill, ("part",), "Prefill()")
+        if not hasattr(self.scorer, "signed"):
+            raise ValueError(f"scorer={self.scorer!r} does not say whether its scores may be negative; set `signed`.")
+        if self.prefill.compressor is not None and hasattr(self.aggregation, "watcher"):
+            raise ValueError(
+                f"aggregation={self.aggregation.kind} watches one keep-set and cannot follow a prompt that was "
+                "compressed head by head; use another aggregation, or prefill=none."
+            )
         object.__setattr__(self, "new_token", self.new_token.resolved(self.scorer.signed))
         if self.scope != SHARED and not isinstance(self.budget, Unlimited):
             self.aggregation.unit()

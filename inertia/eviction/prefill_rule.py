@@ -26,7 +26,10 @@ class Prefill:
     question_visible: bool = False
 
     def __post_init__(self) -> None:
-        checks.choice("prefill.question_visible", self.question_visible, (True, False))
+        checks.boolean("prefill.question_visible", self.question_visible)
+        checks.has("prefill.budget", self.budget, ("tokens",), "Ratio(0.9)")
+        if self.compressor is not None:
+            checks.has("prefill.compressor", self.compressor, ("score", "keep", "check"), "SnapKV()")
 
     def part(self, prompt_tokens: int, context_end: int | None) -> int:
         """Return how many prompt tokens are compressed.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from decimal import ROUND_FLOOR, Decimal
 from typing import TYPE_CHECKING, ClassVar
 
 from inertia.eviction import checks
@@ -47,7 +48,7 @@ class Protect:
         for name in ("recent_share", "reserve", "rescue"):
             checks.number(f"protect.{name}", getattr(self, name), low=0, high=1)
         for name in ("newest", "question"):
-            checks.choice(f"protect.{name}", getattr(self, name), (True, False))
+            checks.boolean(f"protect.{name}", getattr(self, name))
 
     def resolve(self, prompt_tokens: int, budget: int, context_end: int | None) -> Resolved:
         """Return what is protected under one budget in one prompt.
@@ -62,13 +63,14 @@ class Protect:
                 the budget has.
         """
         fixed = set(range(min(self.sinks, prompt_tokens)))
-        reserved = int(self.reserve * budget)
+        reserved = share(self.reserve, budget)
         fixed |= set(spread(reserved, prompt_tokens))
-        recent = max(self.recent, int(self.recent_share * budget))
+        recent = max(self.recent, share(self.recent_share, budget))
         if self.question:
-            if context_end is None:
+            if context_end is None or not 0 <= context_end <= prompt_tokens:
                 raise ValueError(
-                    "protect.question=True needs context_end; say where the question starts in the prompt."
+                    f"protect.question=True needs context_end in [0, {prompt_tokens}] (the prompt's tokens), got "
+                    f"{context_end}; say where the question starts in the prompt."
                 )
             room = max(0, budget - len(fixed) - max(recent, int(self.newest)))
             fixed |= set(range(max(context_end, prompt_tokens - room), prompt_tokens))
@@ -78,7 +80,7 @@ class Protect:
                 f"protect asks for up to {most} slots ({len(fixed)} fixed, {recent} recent, newest={self.newest}) "
                 f"but the budget is {budget} tokens; protect fewer or raise the budget."
             )
-        return Resolved(tuple(sorted(fixed)), recent, self.newest, min(int(self.rescue * budget), budget - most))
+        return Resolved(tuple(sorted(fixed)), recent, self.newest, min(share(self.rescue, budget), budget - most))
 
 
 @dataclass(frozen=True)
@@ -104,9 +106,13 @@ class Resolved:
 
 def spread(count: int, tokens: int) -> list[int]:
     """Return `count` positions at equal distances in a prompt, ends included."""
-    if count <= 1:
-        return [0] * min(count, tokens)
-    return [index * (tokens - 1) // (count - 1) for index in range(min(count, tokens))]
+    count = min(count, tokens)
+    return [0] * count if count <= 1 else [index * (tokens - 1) // (count - 1) for index in range(count)]
+
+
+def share(of: float, tokens: int) -> int:
+    """Return the decimal floor of a share: 0.29 of 100 is 29, where binary floats give 28."""
+    return int((Decimal(str(of)) * tokens).to_integral_value(rounding=ROUND_FLOOR))
 
 
 def protected_mask(positions: Tensor, newest: Tensor, fixed: Tensor, recent: Tensor, spare_newest: bool) -> Tensor:

@@ -189,6 +189,12 @@ class Units:
         if all(budget is None or filled <= budget for budget, filled in zip(budgets, self.filled, strict=True)):
             self.slot = self.count.clamp(max=capacity - 1)
             return
+        for budget, filled in zip(budgets, self.filled, strict=True):
+            if budget is not None and filled > budget + 1:
+                raise ValueError(
+                    f"the budget fell to {budget} tokens while {filled} are cached; one token goes per decode step, so "
+                    "a budget may grow but not fall."
+                )
         limits = torch.tensor([capacity if budget is None else budget for budget in budgets], device=newest.device)
         evict = self.count > limits.view(-1, 1, 1)
         victim = self.selection.victim(self.utility, self.positions, self._protected(newest))
@@ -267,11 +273,14 @@ class Units:
     def _watch(self, step: int) -> None:
         """Let the rows with an adaptive alpha choose this step's pair."""
         for index, watcher in enumerate(self.watchers):
-            if watcher is None or not self.due[index] or self.pooled is not None:
+            if watcher is None or not self.due[index]:
                 continue
             filled = self.filled[index]
             pair = watcher.update(
-                self.scores[index, :, 0, :filled], self.utility[index, 0, 0, :filled], self.rows[index].budget(step)
+                self.scores[index, :, 0, :filled],
+                self.utility[index, 0, 0, :filled],
+                self.positions[index, 0, 0, :filled],
+                self.rows[index].budget(step),
             )
             self.lam[index] = pair.lam
             self.weights[index] = torch.tensor(pair.weights, device=self.weights.device)

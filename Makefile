@@ -16,7 +16,7 @@ STAMP := $(VENV)/.ready-$(KEY)
 TORCH := $(shell sed -n 's/^torch==//p' constraints.txt)
 
 EXPERIMENT = table$(if $(filter 1 2 3 4 5 6 7 8 9,$(TABLE)),0)$(TABLE)
-TABLES     = $(patsubst configs/experiment/table%.yaml,%,$(wildcard configs/experiment/table*.yaml))
+TABLES     = $(patsubst 0%,%,$(patsubst configs/experiment/table%.yaml,%,$(wildcard configs/experiment/table*.yaml)))
 PROFILES   = $(patsubst configs/profile/%.yaml,%,$(wildcard configs/profile/*.yaml))
 
 .DEFAULT_GOAL := help
@@ -49,7 +49,7 @@ check-profile:
 	@case " $(PROFILES) " in *" $(PROFILE) "*) ;; *) echo "no profile '$(PROFILE)'; allowed: $(sort $(PROFILES))" >&2; exit 2;; esac
 
 reproduce-table: check-profile ## run what table TABLE needs at PROFILE, print ours beside the paper's
-	@test -f configs/experiment/$(EXPERIMENT).yaml || { echo "no experiment for table '$(TABLE)'; allowed: $(sort $(TABLES))" >&2; exit 2; }
+	@test -f "configs/experiment/$(EXPERIMENT).yaml" || { echo "no experiment for table '$(TABLE)'; allowed: $(TABLES)" >&2; exit 2; }
 	@$(MAKE) --no-print-directory fetch
 	$(RUN) -m inertia -m experiment=$(EXPERIMENT) profile=$(PROFILE)
 	$(RUN) -m inertia.reports table $(TABLE) --profile $(PROFILE) --source runs

@@ -15,6 +15,17 @@ CONFIG_NAME = "config"
 OPEN = ("benchmark.task_examples.",)
 
 
+USAGE = """inertia: nothing was asked for. For instance:
+
+  python -m inertia backbone=tiny-random benchmark.tasks=[niah_single_1] benchmark.lengths=[1024] \\
+      benchmark.examples=2 method=inertiakv
+  python -m inertia -m experiment=table05 profile=smoke        (-m runs every combination of a,b,c values)
+  python -m inertia.policies                                   (every method, its source and settings)
+  python -m inertia.reports scores EXPERIMENT --profile NAME   (a table of what was measured)
+
+The groups and keys are the files of configs/; a wrong one is refused with the allowed ones."""
+
+
 class BadSetting(ValueError):
     """A command-line setting that the config does not have, or a value that it does not allow."""
 
@@ -24,6 +35,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     import hydra
 
     given = list(sys.argv[1:] if arguments is None else arguments)
+    if not given:
+        print(USAGE)
+        return 0
     logging.basicConfig(format="inertia: %(message)s", level=logging.WARNING)
     try:
         multirun = check(given)
@@ -33,7 +47,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if multirun and not {"-m", "--multirun"} & set(given):
         given = ["--multirun", *given]
     sys.argv = ["inertia", *given]
-    hydra.main(config_path=str(config_dir()), config_name=CONFIG_NAME, version_base="1.3")(task)()
+    try:
+        hydra.main(config_path=str(config_dir()), config_name=CONFIG_NAME, version_base="1.3")(task)()
+    except KeyboardInterrupt:
+        print("inertia: interrupted; the same command goes on from here.", file=sys.stderr)
+        return 130
     return 0
 
 
@@ -54,7 +72,12 @@ def task(composed: Any) -> None:
         print(f"inertia: {error}", file=sys.stderr)
         raise SystemExit(2) from error
 
-    code = report([config], run([config]))
+    try:
+        outcomes = run([config])
+    except OSError as error:
+        print(f"inertia: {error}", file=sys.stderr)
+        raise SystemExit(1) from error
+    code = report([config], outcomes)
     if code:
         raise SystemExit(code)
 

@@ -237,7 +237,7 @@ def generate(
     steps = max_new_tokens - 1
     plain_full = any(not policy.evicts and policy.prefill.compressor is None for policy in policies)
     # Policies that mean the same are decoded once: two full caches could not both take the prompt's tensors over.
-    same = [repr(policy.describe()) for policy in policies]
+    same = [meaning(policy, number) for number, policy in enumerate(policies)]
     drafts = [
         Draft(policies[same.index(key)], tuple(number for number, other in enumerate(same) if other == key))
         for key in dict.fromkeys(same)
@@ -273,6 +273,14 @@ def generate(
                 run_batch(model, batches.pop(0), group, request)
     finished = {same[draft.numbers[0]]: finish(draft, request, length) for draft in drafts}
     return [finished[key] for key in same]
+
+
+def meaning(policy: Policy, number: int) -> str:
+    """Return what a policy means, equal for equal ones; one that is no plain data is like no other."""
+    try:
+        return repr(policy.describe())
+    except TypeError:
+        return f"policy {number}"
 
 
 def check_request(

@@ -154,12 +154,18 @@ def guarded_group(group: list[Cell], loaded: Loaded, provenance: dict[str, Any],
     """Run a group; what stops it (a lock, a damaged record, a full disk, infeasible data) does not stop the others."""
     try:
         return run_group(group, loaded, provenance, bar)
-    except (CellLocked, CorruptRecord, OSError, ValueError) as error:
+    except Exception as error:  # noqa: BLE001 - a device, a file or data that one group needs is no matter of the others
+        log.debug("group stopped", exc_info=True)
         if len(group) > 1 and isinstance(error, CellLocked | CorruptRecord):
             return [outcome for cell in group for outcome in guarded_group([cell], loaded, provenance, bar)]
         where = f" (writing below {results_dir()})" if isinstance(error, OSError) and error.errno == ENOSPC else ""
         return [
-            Outcome(cell, None, f"cell {cell.id} ({cell.config.label}, {cell.place}): {error}{where}") for cell in group
+            Outcome(
+                cell,
+                None,
+                f"cell {cell.id} ({cell.config.label}, {cell.place}): {type(error).__name__}: {error}{where}",
+            )
+            for cell in group
         ]
 
 
@@ -369,12 +375,15 @@ def mirror(outcome: Outcome, writer: CellWriter) -> None:
 
 
 def progress_bar(cells: list[Cell]) -> tqdm:
-    """Return a bar over all (cell, example) pairs that are not recorded yet."""
+    """Return a bar over all (cell, example) pairs, at what is recorded already."""
     from tqdm import tqdm
 
-    total = sum(missing(cell) for cell in cells)
-    shown = any(cell.config.progress for cell in cells) and total > 0
-    return tqdm(total=total, unit="answer", smoothing=0.1, disable=not shown, file=sys.stderr, dynamic_ncols=True)
+    total = sum(len(cell.planned) for cell in cells)
+    done = total - sum(missing(cell) for cell in cells)
+    shown = any(cell.config.progress for cell in cells) and done < total
+    return tqdm(
+        total=total, initial=done, unit="answer", smoothing=0.1, disable=not shown, file=sys.stderr, dynamic_ncols=True
+    )
 
 
 def missing(cell: Cell) -> int:
@@ -402,7 +411,7 @@ def write_indices(cells: list[Cell]) -> None:
         config = members[0].config
         folder = results_dir() / "experiments"
         folder.mkdir(parents=True, exist_ok=True)
-        path = folder / f"{experiment}__{profile}.json"
+        path = index_path(folder, experiment, profile, config.backbone.name)
         listed = [index_entry(cell) for cell in members]
         write_json(
             path,
@@ -415,6 +424,17 @@ def write_indices(cells: list[Cell]) -> None:
                 "cells": [*kept_entries(path, listed), *listed],
             },
         )
+
+
+def index_path(folder: Path, experiment: str, profile: str, backbone: str) -> Path:
+    """Return where an index goes: beside one of the same name that is another backbone's, never over it."""
+    path = folder / f"{experiment}__{profile}.json"
+    if path.exists() and json.loads(path.read_text(encoding="utf-8"))["backbone"] != backbone:
+        path = folder / f"{experiment}__{profile}-{backbone}.json"
+        log.warning(
+            "%s is another backbone's; this one's cells are listed as profile %s-%s", experiment, profile, backbone
+        )
+    return path
 
 
 def index_entry(cell: Cell) -> dict[str, Any]:

@@ -52,7 +52,11 @@ class GroupingLauncher(Launcher):
         if problems:
             print("\n".join(["inertia: no job was started; wrong settings:", *problems]), file=sys.stderr)
             raise SystemExit(2)
-        outcomes = run(configs)
+        try:
+            outcomes = run(configs)
+        except OSError as error:
+            print(f"inertia: {error}", file=sys.stderr)
+            raise SystemExit(1) from error
         code = report(configs, outcomes)
         if code:
             raise SystemExit(code)

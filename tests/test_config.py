@@ -230,4 +230,6 @@ def test_policies_from_outside_the_package_load_by_target(tmp_path, monkeypatch)
     )
     monkeypatch.syspath_prepend(tmp_path)
     config = run_config(composed("scorer._target_=their_scorers.Loud"))
-    assert config.policy.describe()["scorer"] == {"kind": "their_scorers:Loud", "gain": 2.0}
+    described = config.policy.describe()["scorer"]
+    assert {key: described[key] for key in ("kind", "gain")} == {"kind": "their_scorers:Loud", "gain": 2.0}
+    assert len(described["source_sha256"]) == 64, "edited code must be another cell"

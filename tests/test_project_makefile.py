@@ -90,7 +90,7 @@ def test_a_missing_or_old_python_is_refused_by_name(checkout, python):
 def test_unknown_tables_and_profiles_list_the_allowed_ones_before_any_setup(checkout):
     table = make("reproduce-table", "TABLE=99", folder=checkout)
     assert table.returncode != 0
-    assert "no experiment for table '99'; allowed: 05 12" in table.stderr
+    assert "no experiment for table '99'; allowed: 5 12" in table.stderr
     profile = make("reproduce-table", "PROFILE=phone", folder=checkout)
     assert profile.returncode != 0
     assert "no profile 'phone'; allowed: laptop smoke" in profile.stderr

@@ -131,6 +131,8 @@ def _weights_identity(config: BackboneConfig) -> dict[str, Any]:
 
 def _place(config: BackboneConfig) -> _Place:
     path = None if config.path is None else Path(config.path).expanduser()
+    if path is not None and not path.exists():
+        raise FileNotFoundError(f"backbone.path={config.path} does not exist; give an existing one, or null")
     if config.source == "embedded":
         return _Place(str(embedded.prepare(config.name, path)))
     if path is not None:

@@ -114,7 +114,7 @@ class CellWriter:
             return self.summary
         if self.missing:
             raise Incomplete(
-                f"cell {self.id} is {self.progress}: {self._reasons()}; run the same command again"
+                f"cell {self.id} is {self.progress}: {self._reasons()}; repeat the command, or change what is refused"
             )
         rows = list(settle(self.rows.values(), self.directory).values())
         summary = summarise(self._manifest, rows, self._attempts)

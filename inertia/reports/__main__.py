@@ -80,7 +80,7 @@ def _parser() -> argparse.ArgumentParser:
         "--source",
         choices=("runs", "published", "auto"),
         default="auto",
-        help="local runs, the published records, or the first of these that is there (%(default)s)",
+        help="local runs, the published records, or published where there are any (%(default)s)",
     )
     for kind, known, run in (("table", TABLES, _tables), ("figure", FIGURES, _figures)):
         one = commands.add_parser(kind, parents=[reading], help=f"one {kind}, by its number in the paper")

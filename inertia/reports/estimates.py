@@ -29,6 +29,8 @@ def mean(values: Values) -> Estimate | None:
 
 def mean_over(tasks: Sequence[Values]) -> Estimate | None:
     """Return the mean of the tasks' means, resampled within each task; None if a task has no examples."""
+    if len(tasks) == 1:
+        return mean(tasks[0])
     found = macro_mean({str(position): list(values.values()) for position, values in enumerate(tasks)})
     return None if found is None else Estimate(found.mean, found.low, found.high)
 

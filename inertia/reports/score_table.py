@@ -35,8 +35,8 @@ def score_table(source: Source) -> Table:
         ids = [each.cell.cell_id for each in cells if each is not None and each.cell.cell_id in kept.index]
         tokens = kept.loc[ids, "retained_tokens"].mean() if ids else float("nan")
         size = kept.loc[ids, "cache_bytes"].mean() if ids else float("nan")
-        memory = ("-",) if size != size else (f"{size / 2**20:.1f}",)
-        held = ("-",) if tokens != tokens else (f"{tokens:.0f}",)
+        memory = ("-",) if pandas.isna(size) else (f"{size / 2**20:.1f}",)
+        held = ("-",) if pandas.isna(tokens) else (f"{tokens:.0f}",)
         grid_rows.append(Row(label, (*printed, interval_lines(overall), held, memory), rule_above=number == 1))
         frame += [long_row(label, each, tokens, size, source) for each in cells if each is not None]
     columns = (
@@ -47,7 +47,7 @@ def score_table(source: Source) -> Table:
     )
     title = f"{source.index.experiment}, {source.index.scale} scale: {source.index.backbone_label}"
     return Table(
-        source.index.experiment,
+        f"scores-{source.index.experiment}",
         pandas.DataFrame(frame),
         Grid(title, "policy", columns, tuple(grid_rows), tuple(notes(by_place, slots, rows, source))),
     )

@@ -33,12 +33,12 @@ def load_source(results: Path, experiment: str, profile: str, origin: Origin = "
         results: The folder of results (`inertia.paths.results_dir`).
         experiment: Its name, such as "table05".
         profile: Its profile, such as "laptop".
-        origin: "runs" (local), "published" (carried by the project), or "auto" (the first that is there).
+        origin: "runs" (local), "published" (carried by the project), or "auto" (published where there are any).
 
     Raises:
         FileNotFoundError: There are no such records; the message says how to make them.
     """
-    places = {"runs": local_index, "published": published_index}
+    places = {"published": published_index, "runs": local_index}
     tried = [places[origin]] if origin in places else list(places.values())
     for place in tried:
         path = place(results, experiment, profile)
@@ -49,8 +49,10 @@ def load_source(results: Path, experiment: str, profile: str, origin: Origin = "
             )
             return Source(index, samples(cells), of_manifests(cell.manifest for cell in cells))
     missing = " and ".join(str(place(results, experiment, profile)) for place in tried)
+    there = sorted(path.stem for path in (results / "experiments").glob("*__*.json"))
+    hint = f"local runs there are: {', '.join(there)} (experiment__profile); " if there else ""
     raise FileNotFoundError(
-        f"no records of {experiment} at profile {profile}: {missing} missing; "
+        f"no records of {experiment} at profile {profile}: {missing} missing; {hint}"
         f"run `python -m inertia -m experiment={experiment} profile={profile}` first"
     )
 

@@ -1,0 +1,133 @@
+"""Examples of the recital: a list somewhere in plain sentences, as many as fit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from functools import partial
+from importlib.metadata import version
+from random import Random
+from typing import Any
+
+from inertia.benchmarks.example import Example
+from inertia.benchmarks.niah.texts import noise
+from inertia.benchmarks.recite.tasks import Recite, find
+from inertia.benchmarks.recite.texts import BEFORE, HEADING, PREFIX, QUESTION, entry, listed, wording_sha256
+from inertia.benchmarks.render import Renderer
+from inertia.benchmarks.ruler.seeding import rng
+from inertia.benchmarks.ruler.sizing import largest_fitting
+from inertia.benchmarks.ruler.wording import word_lists
+
+GENERATOR_VERSION = 1
+"""Raise it whenever the same arguments would give another example."""
+
+_PROBES = 8
+
+
+def examples(task: str, length: int, count: int, seed: int, renderer: Renderer) -> Iterator[Example]:
+    """Yield examples 0 to `count - 1`; each depends on (seed, task, length, index) and the renderer alone.
+
+    The list takes at least the task's `answer_tokens`; sentences fill the prompt before and after it, in a share
+    drawn anew for each example. Prompt and new tokens are at most `length` tokens, and one more sentence would not
+    fit.
+
+    Args:
+        task: a name in `TASKS`.
+        length: in tokens, new tokens included.
+        count: number of examples.
+        seed: any integer.
+        renderer: sizes lists and prompts; its truncation plays no part.
+
+    Raises:
+        ValueError: the task is unknown, `count` is negative; or, at the example concerned, `length` has no room.
+    """
+    find(task)
+    if count < 0:
+        raise ValueError(f"count is {count}; allowed: at least 0")
+    return (_example(task, length, index, seed, renderer) for index in range(count))
+
+
+def ids(task: str, length: int, count: int, seed: int) -> list[str]:
+    """Return the ids of examples 0 to `count - 1`, without making them."""
+    find(task)
+    return [_id(task, length, index) for index in range(count)]
+
+
+def identity(task: str, length: int, seed: int) -> dict[str, Any]:
+    """Return every field, besides the renderer's, that can change an example or its score; JSON-able."""
+    return {
+        "name": "recite",
+        "task": task,
+        "length": length,
+        "seed": seed,
+        "parameters": asdict(find(task)),
+        "generator_version": GENERATOR_VERSION,
+        "wording_sha256": wording_sha256(),
+        "wonderwords": version("wonderwords"),
+    }
+
+
+def shortest(task: str, renderer: Renderer) -> int:
+    """Return a length, new tokens included, that has room for each of 8 fixed draws without a sentence."""
+    kind = find(task)
+    sizes = []
+    for probe in range(_PROBES):
+        values = _values(rng("recite", "probe", task, probe), kind, renderer)
+        sizes.append(renderer.count(_build(task, 0, 0, values, [], 0)))
+    return kind.max_new_tokens + max(sizes)
+
+
+def _example(task: str, length: int, index: int, seed: int, renderer: Renderer) -> Example:
+    kind = find(task)
+    stream = partial(rng, "recite", seed, task, length, index)
+    values = _values(stream("values"), kind, renderer)
+    # A sentence is more than one token, so `length` of them never fit. None looks like an entry of the list.
+    hay = noise(stream("hay"), word_lists(), length, entry(1, values[0]))
+    depth = stream("depth").random()
+
+    def build(units: int) -> Example:
+        return _build(task, length, index, values, hay[:units], depth)
+
+    units = largest_fitting(lambda n: renderer.count(build(n)), length - kind.max_new_tokens, 0, len(hay))
+    if units is None:
+        need = renderer.count(build(0)) + kind.max_new_tokens
+        raise ValueError(
+            f"recite task {task!r} does not fit {length} tokens: with this tokenizer and template, example {index} "
+            f"needs at least {need}; choose a longer one"
+        )
+    return build(units)
+
+
+def _values(draw: Random, kind: Recite, renderer: Renderer) -> list[str]:
+    """Return different values, as few as make a list of the wanted tokens."""
+    nouns = word_lists().nouns
+    values: list[str] = []
+    while not values or renderer.count_text(listed(values)) < kind.answer_tokens:
+        parts = [
+            str(draw.randrange(10_000, 100_000)) if kind.values == "numbers" else draw.choice(nouns)
+            for _ in range(kind.parts)
+        ]
+        value = " ".join(parts)
+        if value not in values:
+            values.append(value)
+    return values
+
+
+def _build(task: str, length: int, index: int, values: list[str], hay: list[str], depth: float) -> Example:
+    at = round(depth * len(hay))
+    parts = [" ".join(hay[:at]), HEADING + listed(values), " ".join(hay[at:])]
+    return Example(
+        id=_id(task, length, index),
+        task=task,
+        length=length,
+        context=BEFORE + "\n\n".join(part for part in parts if part),
+        question=QUESTION,
+        answer_prefix=PREFIX,
+        references=tuple(values),
+        max_new_tokens=find(task).max_new_tokens,
+        metadata={"items": len(values), "sentences": len(hay), "depth": at / len(hay) if hay else 0.0},
+    )
+
+
+def _id(task: str, length: int, index: int) -> str:
+    return f"{task}/{length}/{index:04d}"

@@ -1,0 +1,132 @@
+"""What lm-eval's model takes: settings, generation settings, and what it refuses with a reason."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from inertia import Policy
+from inertia.lm_eval.decoding import Decoding, decoding
+from inertia.lm_eval.settings import check_requests, settings
+from inertia.paths import config_dir
+
+TINY = config_dir() / "backbone" / "tiny-random.yaml"
+
+
+def test_settings_make_a_backbone_and_a_policy(tmp_path):
+    found = settings(backbone="tiny-random", method="inertiakv", alpha=0.5, compression_ratio=0.75, device="cuda:1")
+    assert found.policy == Policy.named("inertiakv", alpha=0.5, compression_ratio=0.75)
+    assert (found.backbone.name, found.backbone.device, found.seed) == ("tiny-random", "cuda:1", 0)
+    mine = tmp_path / "mine.yaml"
+    mine.write_text(TINY.read_text().replace("seed: 0", "seed: 7"))
+    assert settings(backbone=str(mine), dtype="bfloat16").backbone.seed == 7
+    assert settings(backbone=str(mine), dtype="bfloat16").backbone.dtype == "bfloat16"
+    hub = settings(backbone="qwen2.5-7b-instruct", backbone_path="/models/q").backbone
+    assert hub.path == "/models/q" and hub.device == "cuda"
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"backbone": "gpt2"}, "smollm2-135m"),
+        ({"method": "h2o2"}, "h2o_original"),
+        ({"method": "inertiakv", "alhpa": 1}, "alpha, compression_ratio, tokens"),
+        ({"method": "inertiakv", "compression_ratio": 1.5}, "compression_ratio"),
+        ({"seed": -1}, "seed"),
+        ({"max_gen_toks": 0}, "max_gen_toks"),
+        ({"trust_remote_code": True}, "trust_remote_code"),
+        ({"dtype": "int8"}, "float32"),
+    ],
+)
+def test_a_bad_setting_is_named_with_what_is_allowed(given, said):
+    with pytest.raises(ValueError, match=said):
+        settings(**{"backbone": "tiny-random", **given})
+
+
+# ---------------------------------------------------------------------------------------- generation settings
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [
+        ({}, Decoding(99, ())),
+        # lm-eval's LongBench says both; do_sample wins.
+        ({"do_sample": False, "temperature": 1, "max_gen_toks": 32, "until": []}, Decoding(32, ())),
+        ({"until": "\n", "max_new_tokens": 5, "temperature": 0.0}, Decoding(5, ("\n",))),
+        ({"until": None, "max_tokens": 6, "top_p": 0.95, "num_beams": 1}, Decoding(6, ())),
+        ({"until": ["Q:", "</s>"], "min_new_tokens": 1, "repetition_penalty": 1.0}, Decoding(99, ("Q:", "</s>"), 1)),
+    ],
+)
+def test_generation_settings_become_one_greedy_decode(given, wanted):
+    before = dict(given)
+    assert decoding(given, 99) == wanted
+    assert given == before
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"do_sample": True, "temperature": 0.7}, "greedy"),
+        ({"do_sample": True}, "greedy"),
+        ({"temperature": 0.7}, "do_sample=False"),
+        ({"num_beams": 4}, "only 1 is allowed"),
+        ({"repetition_penalty": 1.2}, "repetition_penalty"),
+        ({"logits_processor": 1}, "logits_processor"),
+        ({"max_length": 100}, "max_length"),
+        ({"until": [""]}, "empty"),
+        ({"until": [3]}, "texts"),
+        ({"max_gen_toks": 0}, "at least 1"),
+    ],
+)
+def test_what_greedy_decoding_cannot_follow_is_refused(given, said):
+    with pytest.raises(ValueError, match=said):
+        decoding(given, 99)
+
+
+def test_every_generation_task_of_lm_eval_is_followed_or_asks_for_sampling():
+    import lm_eval
+
+    class Loader(yaml.SafeLoader):
+        pass
+
+    Loader.add_constructor("!function", lambda *_: None)
+    seen = 0
+    for file in (Path(lm_eval.__file__).parent / "tasks").rglob("*.y*ml"):
+        if "\ngeneration_kwargs:" not in (text := file.read_text(encoding="utf-8")):
+            continue
+        given = yaml.load(text, Loader)["generation_kwargs"] or {}
+        seen += 1
+        try:
+            assert decoding(given, 256).max_new_tokens >= 1
+        except ValueError as error:
+            assert given.get("do_sample") or given.get("temperature"), (file.name, given)
+            assert "sampling" in str(error)
+    assert seen > 200
+
+
+# ---------------------------------------------------------------------------------------- log-likelihoods
+
+
+@pytest.mark.parametrize(
+    ("method", "kind", "said"),
+    [
+        ({"name": "inertiakv"}, "multiple_choice", "evicts while decoding"),
+        ({"name": "tova_decode"}, "loglikelihood", "evicts while decoding"),
+        ({"name": "inertiakv"}, "loglikelihood_rolling", "evicts while decoding"),
+        ({"name": "snapkv", "question_visible": True}, "multiple_choice", "question_visible=false"),
+        ({"name": "snapkv"}, "loglikelihood_rolling", "neither"),
+        ({"name": "full_cache"}, "multiple_choice", None),
+        ({"name": "full_cache"}, "loglikelihood_rolling", None),
+        ({"name": "snapkv"}, "multiple_choice", None),
+        ({"name": "inertiakv"}, "generate_until", None),
+    ],
+)
+def test_likelihoods_are_refused_where_a_policy_would_not_act(method, kind, said):
+    policy = Policy.named(method.pop("name"), **method)
+    if said is None:
+        check_requests(policy, kind)
+    else:
+        with pytest.raises(ValueError, match=said):
+            check_requests(policy, kind)

@@ -45,24 +45,24 @@ def budget(compression_ratio: float | None, tokens: int | None) -> Budget:
 
 
 def full_cache() -> Policy:
-    """Nothing is ever evicted. Cost: grows with every token."""
+    """Nothing is ever evicted."""
     return Policy(budget=Unlimited())
 
 
 def inertiakv(alpha: float = 0.8, compression_ratio: float | None = None, tokens: int | None = None) -> Policy:
-    """Coupled EMA of attention, refreshed every step. Source: InertiaKV. Cost: one [K] x [K, T] product a step."""
+    """Coupled EMA of attention, refreshed every step. Source: InertiaKV."""
     return Policy(aggregation=CoupledEMA(alpha), budget=budget(compression_ratio, tokens))
 
 
 def inertiakv_lazy(
     alpha: float = 0.8, interval: int = 4, compression_ratio: float | None = None, tokens: int | None = None
 ) -> Policy:
-    """InertiaKV scored every `interval` steps (Lazy-r; 2, 4, 8, 16). Source: InertiaKV. Cost: 1 / r of its scoring."""
+    """InertiaKV scored every `interval` steps (Lazy-r; 2, 4, 8, 16). Source: InertiaKV."""
     return Policy(aggregation=CoupledEMA(alpha), refresh=Every(interval), budget=budget(compression_ratio, tokens))
 
 
 def score_free(alpha: float = 0.8, compression_ratio: float | None = None, tokens: int | None = None) -> Policy:
-    """InertiaKV scored at step 1 only. Source: InertiaKV. Cost: no scoring after the first step."""
+    """InertiaKV scored at step 1 only. Source: InertiaKV."""
     return Policy(aggregation=CoupledEMA(alpha), refresh=Once(), budget=budget(compression_ratio, tokens))
 
 
@@ -284,6 +284,19 @@ def random_keep_question(compression_ratio: float | None = None, tokens: int | N
 # ------------------------------------------------------------------------------------------ prefill compressors
 
 
+COMPRESSOR_SOURCES: Mapping[str, str] = {
+    "tova": "TOVA (arXiv 2401.06104), at the end of the prompt",
+    "snapkv": "SnapKV (arXiv 2404.14469)",
+    "adakv_expected_attention": "AdaKV (arXiv 2407.11550) over Expected Attention (arXiv 2510.00636)",
+    "adakv_snapkv": "AdaKV (arXiv 2407.11550) over SnapKV (arXiv 2404.14469)",
+    "expected_attention": "Expected Attention (arXiv 2510.00636)",
+    "kvzip": "KVzip (arXiv 2505.23416)",
+    "keydiff": "KeyDiff (arXiv 2504.15364)",
+    "key_norm": "L2 norm (arXiv 2406.11430)",
+    "streaming_llm": "StreamingLLM (arXiv 2309.17453)",
+}
+
+
 def compressing(name: str) -> Callable[..., Policy]:
     """Return a method that compresses the prompt before decoding and evicts nothing afterwards."""
 
@@ -298,7 +311,10 @@ def compressing(name: str) -> Callable[..., Policy]:
         rule = Prefill(methods.named(name, **settings), budget(compression_ratio, tokens), question_visible)
         return Policy(budget=Unlimited(), prefill=rule)
 
-    method.__doc__ = f"The prompt is compressed by {name} before decoding (see `inertia.prefill`); nothing goes later."
+    method.__doc__ = (
+        f"The prompt is compressed by {name} before decoding, the question unseen or seen; nothing goes later. "
+        f"Source: {COMPRESSOR_SOURCES[name]}; settings and deviations stand in `inertia.prefill`."
+    )
     return method
 
 
@@ -373,19 +389,40 @@ def settings_of(name: str) -> list[str]:
     return own
 
 
+# What a scorer reads at a scored step, beyond the attention that is done anyway.
+READS: Mapping[str, str] = {"vnorm": "values", "keydiff": "keys", "key_norm": "keys", "learned": "keys"}
+
+
+def cost(policy: Policy) -> str:
+    """Return what a policy costs while decoding, in words."""
+    if policy.prefill.compressor is not None:
+        again = ", and reads the prompt again" if policy.prefill.compressor.replay else ""
+        return f"scores the prompt once{again}; no work per step, the cache grows with the answer"
+    if not policy.evicts:
+        return "no work; the cache grows with every token"
+    when = {"every": "every step", "once": "at step 1 only", "adaptive": "at steps that it chooses"}[
+        policy.refresh.kind
+    ]
+    if getattr(policy.refresh, "interval", 1) not in (1,) and policy.refresh.kind == "every":
+        when = f"every {policy.refresh.interval}th step"
+    reads = READS.get(policy.scorer.kind)
+    extra = f"one more read of the {reads}" if reads else "nothing beyond the attention that is done anyway"
+    return f"scored {when}: {extra}; B + 1 slots"
+
+
 def main() -> None:
-    """Print every method with what it does, its settings and its source."""
+    """Print every method with what it does, its settings, its source and its cost."""
     from rich.console import Console
     from rich.table import Table
 
     table = Table(title="methods (method=NAME, or Policy.named(NAME, ...))", title_justify="left", show_lines=True)
-    for column in ("method", "scope", "what it does, source, cost", "settings"):
+    for column in ("method", "scope", "what it does, source", "cost", "settings"):
         table.add_column(column, overflow="fold")
     for name, make in METHODS.items():
         policy = make()
         scope = "-" if not policy.evicts else policy.scope
         when = "prompt" if policy.prefill.compressor is not None else scope
-        table.add_row(name, when, inspect.cleandoc(make.__doc__), ", ".join(settings_of(name)) or "-")
+        table.add_row(name, when, inspect.cleandoc(make.__doc__), cost(policy), ", ".join(settings_of(name)) or "-")
     Console().print(table)
 
 

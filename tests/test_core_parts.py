@@ -278,3 +278,17 @@ def test_the_adaptive_refresh_waits_longer_while_little_changes():
 def test_parts_that_do_not_fit_are_refused(make):
     with pytest.raises(ValueError, match="does not fit: it needs"):
         make()
+
+
+def test_every_method_states_source_settings_and_cost():
+    from inertia.policies import cost, settings_of
+
+    for name, make in METHODS.items():
+        policy = make()
+        assert "Source:" in make.__doc__ or name == "full_cache", name
+        assert settings_of(name) or name == "full_cache"
+        words = cost(policy)
+        assert ("B + 1 slots" in words) == policy.evicts, name
+    assert cost(Policy.named("inertiakv_lazy", interval=8)).startswith("scored every 8th step")
+    assert "values" in cost(Policy.named("inertiakv_vnorm")) and "step 1 only" in cost(Policy.named("score_free"))
+    assert "again" in cost(Policy.named("kvzip")) and "again" not in cost(Policy.named("snapkv"))

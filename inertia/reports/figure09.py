@@ -52,7 +52,7 @@ def figure09(source: Source) -> Figure:
         fontsize=9,
         loc="left",
     )
-    foot = f"Table 5, each row over its maximum. Records: {source.provenance.line()}"
+    foot = f"Table 5, each curve over its maximum. Records: {source.provenance.line()}{_not_drawn(sweep)}"
     figure.supxlabel(foot, fontsize=7, color="0.35", x=0.01, ha="left")
     return figure
 
@@ -86,6 +86,12 @@ def _our_curve(sweep: Sweep, slot: Slot | None) -> Curve | None:
         tuple(e.low / largest for _, e in points),
         tuple(e.high / largest for _, e in points),
     )
+
+
+def _not_drawn(sweep: Sweep) -> str:
+    """Return the tasks that have no curve: they count in the mean and in the table, but tell no alphas apart."""
+    names = [slot.title for slot in sweep.slots if slot in sweep.uninformative or _our_curve(sweep, slot) is None]
+    return f"\nIn the mean, not drawn (uninformative at this scale): {', '.join(names)}" if names else ""
 
 
 def _counts(sweep: Sweep) -> str:

@@ -67,13 +67,13 @@ def task(composed: Any) -> None:
 
     try:
         config = run_config(composed)
-        cells_of(config)
+        cells = cells_of(config)
     except (ValueError, OSError) as error:
         print(f"inertia: {error}", file=sys.stderr)
         raise SystemExit(2) from error
 
     try:
-        outcomes = run([config])
+        outcomes = run([config], [cells])
     except OSError as error:
         print(f"inertia: {error}", file=sys.stderr)
         raise SystemExit(1) from error

@@ -431,7 +431,7 @@ def by_capacity(alive: list[tuple[Draft, Cut]], steps: int) -> list[list[tuple[D
     for group in groups:
         group.sort(key=lambda entry: unit_key(entry[1]))
     full = [[entry] for entry in alive if adopts(entry[1])]
-    # Two full caches cannot take over the same tensors, but they are also the same row.
+    # At most one: policies that mean the same are one row.
     return full + groups
 
 

@@ -111,13 +111,18 @@ def cells_of(config: RunConfig) -> list[Cell]:
     ]
 
 
-def run(configs: Sequence[RunConfig]) -> list[Outcome]:
+def run(configs: Sequence[RunConfig], jobs: Sequence[Sequence[Cell]] | None = None) -> list[Outcome]:
     """Bring every cell of the jobs to its seal, sharing prefills, and return how each ended.
 
     A sealed cell costs nothing. A failing example is recorded with its reason and the rest goes on; its cell stays
     unsealed and is tried again next time.
+
+    Args:
+        configs: the jobs.
+        jobs: their cells (`cells_of`), where the caller has them already: making them reads the data.
     """
-    cells = list({cell.id: cell for config in configs for cell in cells_of(config)}.values())
+    made = [cells_of(config) for config in configs] if jobs is None else jobs
+    cells = list({cell.id: cell for job in made for cell in job}.values())
     write_indices(cells)
     groups: dict[str, list[Cell]] = {}
     for cell in cells:

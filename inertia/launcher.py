@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
 
     from inertia.config import RunConfig
-    from inertia.harness import Outcome
+    from inertia.harness import Cell, Outcome
 
 
 class GroupingLauncher(Launcher):
@@ -41,19 +41,19 @@ class GroupingLauncher(Launcher):
         from inertia.config import run_config
         from inertia.harness import cells_of, run
 
-        composed, configs, problems = [], [], []
+        composed, configs, jobs, problems = [], [], [], []
         for number, overrides in enumerate(job_overrides):
             try:
                 composed.append(self._compose(list(overrides), initial_job_idx + number))
                 configs.append(run_config(composed[-1]))
-                cells_of(configs[-1])
+                jobs.append(cells_of(configs[-1]))
             except (ValueError, OSError) as error:
                 problems.append(f"job {initial_job_idx + number} ({' '.join(overrides)}): {error}")
         if problems:
             print("\n".join(["inertia: no job was started; wrong settings:", *problems]), file=sys.stderr)
             raise SystemExit(2)
         try:
-            outcomes = run(configs)
+            outcomes = run(configs, jobs)
         except OSError as error:
             print(f"inertia: {error}", file=sys.stderr)
             raise SystemExit(1) from error
@@ -61,8 +61,8 @@ class GroupingLauncher(Launcher):
         if code:
             raise SystemExit(code)
         return [
-            self._result(list(overrides), config, outcomes_of(settings, outcomes))
-            for overrides, config, settings in zip(job_overrides, composed, configs, strict=True)
+            self._result(list(overrides), config, outcomes_of(cells, outcomes))
+            for overrides, config, cells in zip(job_overrides, composed, jobs, strict=True)
         ]
 
     def _compose(self, overrides: list[str], number: int) -> DictConfig:
@@ -86,12 +86,10 @@ class GroupingLauncher(Launcher):
         return result
 
 
-def outcomes_of(config: RunConfig, outcomes: Sequence[Outcome]) -> dict[str, float | None]:
+def outcomes_of(cells: Sequence[Cell], outcomes: Sequence[Outcome]) -> dict[str, float | None]:
     """Return a job's value: the mean score of each of its cells, by place."""
-    from inertia.harness import cells_of
-
     by_id = {outcome.cell.id: outcome for outcome in outcomes}
-    mine = [(cell, by_id[cell.id]) for cell in cells_of(config)]
+    mine = [(cell, by_id[cell.id]) for cell in cells]
     return {
         f"{cell.place}": None if outcome.summary is None else outcome.summary["score"]["mean"] for cell, outcome in mine
     }

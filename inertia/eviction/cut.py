@@ -48,9 +48,9 @@ def first_cut(row: Row, prompt: Prompt, scores: list[Tensor] | None, start: list
     """
     positions = prompt.unit_positions(row.policy.scope if row.policy.evicts else SHARED)
     budget = row.budget(1)
+    everything = torch.arange(positions.shape[-1], device=positions.device).expand_as(positions)
     if scores is None:
-        return Cut(row, prompt, torch.arange(positions.shape[-1], device=positions.device).expand_as(positions),
-                   positions, torch.zeros(positions.shape, device=positions.device))  # fmt: skip
+        return Cut(row, prompt, everything, positions, torch.zeros(positions.shape, device=positions.device))
     by_layer = torch.stack(scores)
     utility = first_utility(row, by_layer, positions, prompt.ragged)
     if start is not None:
@@ -58,7 +58,7 @@ def first_cut(row: Row, prompt: Prompt, scores: list[Tensor] | None, start: list
     if not bool(torch.isfinite(utility).all()):
         raise FloatingPointError(not_finite(row.policy.scorer))
     if positions.shape[-1] <= budget:
-        slots = torch.arange(positions.shape[-1], device=positions.device).expand_as(positions)
+        slots = everything
     else:
         protected = first_protection(row, positions, by_layer, prompt.length - 1, prompt.ragged)
         ranked = utility.masked_fill(positions < 0, float("-inf"))
@@ -100,7 +100,7 @@ def first_protection(row: Row, positions: Tensor, scores: Tensor, newest: int, r
     Args:
         row: the sequence and its policy.
         positions: of the units, [UK, UH, n].
-        scores: of step 1, [K, UH or 1, n].
+        scores: of step 1, [K, Hkv or 1, n].
         newest: position of the newcomer.
         ragged: whether units are heads whatever the policy's scope.
     """

@@ -20,7 +20,7 @@ TABLES     = $(patsubst 0%,%,$(patsubst configs/experiment/table%.yaml,%,$(wildc
 PROFILES   = $(patsubst configs/profile/%.yaml,%,$(wildcard configs/profile/*.yaml))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup fetch reproduce-table reproduce-figure tables figures parity test test-slow lint clean check-profile
+.PHONY: help setup fetch reproduce-table reproduce-figure tables figures parity bench test test-slow lint clean check-profile
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-18s %s\n", $$1, $$2 }' Makefile
@@ -68,6 +68,9 @@ figures: setup ## rebuild every figure from the published records (no model need
 
 parity: setup ## compare with kvpress 0.5.5, live, in an environment of its own
 	HF_HUB_OFFLINE=1 $(RUN) scripts/parity.py
+
+bench: fetch ## measure decode steps as ratios, ours, plain and kvpress's (options: BENCH="--quick --no-kvpress")
+	HF_HUB_OFFLINE=1 $(RUN) scripts/bench_decode.py $(BENCH)
 
 test: setup ## run the fast tests (offline)
 	HF_HUB_OFFLINE=1 $(RUN) -m pytest

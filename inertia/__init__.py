@@ -8,11 +8,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from inertia.eviction.execution import Execution
     from inertia.eviction.policy import Policy
     from inertia.generation import Generation, generate
 
 __version__ = "0.1.0"
-__all__ = ["Generation", "Policy", "generate"]
+__all__ = ["Execution", "Generation", "Policy", "generate"]
 
 
 def __getattr__(name: str) -> Any:
@@ -21,6 +22,10 @@ def __getattr__(name: str) -> Any:
         from inertia.eviction.policy import Policy
 
         return Policy
+    if name == "Execution":
+        from inertia.eviction.execution import Execution
+
+        return Execution
     if name in ("generate", "Generation"):
         from inertia import generation
 

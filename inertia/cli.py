@@ -12,7 +12,7 @@ from inertia.paths import config_dir
 
 CONFIG_NAME = "config"
 # Mappings whose keys are the user's to add, with +key=value.
-OPEN = ("benchmark.task_examples.",)
+OPEN = ("benchmark.task_examples.", "launcher.sbatch.")
 
 
 USAGE = """inertia: nothing was asked for. For instance:
@@ -20,6 +20,7 @@ USAGE = """inertia: nothing was asked for. For instance:
   python -m inertia backbone=tiny-random benchmark.tasks=[niah_single_1] benchmark.lengths=[1024] \\
       benchmark.examples=2 method=inertiakv
   python -m inertia -m experiment=table05 profile=smoke        (-m runs every combination of a,b,c values)
+  python -m inertia.plan experiment=table05 profile=full       (cells, tokens, memory and hours, before it runs)
   python -m inertia.policies                                   (every method, its source and settings)
   python -m inertia.reports scores EXPERIMENT --profile NAME   (a table of what was measured)
 
@@ -61,22 +62,24 @@ def task(composed: Any) -> None:
     Raises:
         SystemExit: settings are wrong (2), or cells stayed incomplete (1).
     """
+    from inertia.cells import cells_of
     from inertia.config import run_config
-    from inertia.harness import cells_of, run
     from inertia.launcher import report
+    from inertia.launchers.launch import check, launch
 
     try:
         config = run_config(composed)
+        check([config])
         cells = cells_of(config)
     except (ValueError, OSError) as error:
         print(f"inertia: {error}", file=sys.stderr)
         raise SystemExit(2) from error
 
     try:
-        outcomes = run([config], [cells])
-    except OSError as error:
+        outcomes = launch([config], [cells])
+    except (ValueError, OSError) as error:
         print(f"inertia: {error}", file=sys.stderr)
-        raise SystemExit(1) from error
+        raise SystemExit(2 if isinstance(error, ValueError) else 1) from error
     code = report([config], outcomes)
     if code:
         raise SystemExit(code)

@@ -15,7 +15,11 @@ from inertia.benchmarks import registry
 from inertia.benchmarks.registry import Benchmark, Kept
 from inertia.eviction import checks
 from inertia.eviction.budget import Unlimited
+from inertia.eviction.execution import Execution
 from inertia.eviction.policy import Policy
+from inertia.launchers import settings as launchers
+from inertia.shards import Shard
+from inertia.shards import parse as parse_shard
 
 # Every leaf of the composed config can change a number (identity) or cannot (transport). A test fails for a leaf that
 # is in neither set. A name stands for everything below it; the backbone declares its own fields.
@@ -37,6 +41,9 @@ IDENTITY = (
     "prefill",
     "start",
     "seed",
+    "execution.scoring",
+    "execution.compiled",
+    "execution.prefill_chunk",
 )
 TRANSPORT = (
     # Where data lie; what they hold enters the identity by its hash.
@@ -50,6 +57,10 @@ TRANSPORT = (
     "threads",
     "progress",
     "logger",
+    "launcher",
+    "shard",
+    # How policies are split into batches; each row says with which it was decoded.
+    "execution.batch_gib",
 )
 POLICY_PARTS = ("scorer", "aggregation", "refresh", "budget", "selection", "protect", "new_token", "prefill")
 METRICS = ("official", "fidelity")
@@ -68,7 +79,7 @@ class BenchmarkConfig:
         source: where outside data come from (`inertia.benchmarks.sources.Source`), or None for what the benchmark pins.
         metrics: "official", and "fidelity" to the full cache beside it.
         examples: examples per (task, length).
-        task_examples: the same for single tasks, where it differs.
+        task_examples: the same for single tasks, where it differs; null is none.
     """
 
     name: str
@@ -113,7 +124,8 @@ class BenchmarkConfig:
         """
         given = {key: value for key, value in (self.source or {}).items() if value is not None}
         if not given:
-            return Benchmark(self.name, self.seed)
+            pinned = registry.default_source(self.name)
+            return Benchmark(self.name, self.seed, None if pinned is None else Kept(pinned))
         if given == {"kind": "pinned"}:
             bound = Benchmark(self.name, self.seed)
             return Benchmark(self.name, self.seed, Kept(bound.module.HUB))
@@ -160,6 +172,9 @@ class RunConfig:
         label: what tables call the policy.
         seed: seed of scorers that draw.
         logger: W&B mirror.
+        launcher: where groups of cells run.
+        execution: how decoding is carried out.
+        shard: the part of each cell's examples that this job decodes, or None for all of them.
         experiment_name: the experiment whose index names these cells, or None.
         profile_name: its profile, or None.
         scale: label that stands on everything made from these cells, or None.
@@ -174,6 +189,9 @@ class RunConfig:
     label: str
     seed: int
     logger: LoggerConfig
+    launcher: launchers.Launcher
+    execution: Execution
+    shard: Shard | None
     experiment_name: str | None
     profile_name: str | None
     scale: str | None
@@ -208,8 +226,16 @@ def run_config(composed: Any) -> RunConfig:
     from omegaconf import OmegaConf
 
     ours = OmegaConf.masked_copy(composed, [key for key in composed if key != "hydra"])
-    plain: dict[str, Any] = OmegaConf.to_container(ours, resolve=True, throw_on_missing=True)
-    for name in ("backbone", "benchmark", "logger", *POLICY_PARTS):
+    return from_plain(OmegaConf.to_container(ours, resolve=True, throw_on_missing=True))
+
+
+def from_plain(plain: Mapping[str, Any]) -> RunConfig:
+    """Return the checked settings of a resolved config, `RunConfig.resolved` of another process for instance.
+
+    Raises:
+        ValueError: as `run_config`.
+    """
+    for name in ("backbone", "benchmark", "logger", "launcher", "execution", *POLICY_PARTS):
         if not isinstance(plain[name], Mapping):
             raise ValueError(f"{name}={plain[name]!r} is not a group of settings; choose one of configs/{name}/.")
     benchmark = dict(plain["benchmark"])
@@ -218,6 +244,7 @@ def run_config(composed: Any) -> RunConfig:
         benchmark=BenchmarkConfig(
             **{
                 **benchmark,
+                "task_examples": {} if benchmark["task_examples"] is None else benchmark["task_examples"],
                 **{
                     name: tuple(benchmark[name]) if isinstance(benchmark[name], list) else benchmark[name]
                     for name in ("tasks", "lengths", "metrics")
@@ -228,6 +255,9 @@ def run_config(composed: Any) -> RunConfig:
         label=plain["label"] or label(policy(plain)),
         seed=checks.integer("seed", plain["seed"], low=0),
         logger=LoggerConfig(**plain["logger"]),
+        launcher=launchers.from_mapping(plain["launcher"]),
+        execution=Execution(**plain["execution"]),
+        shard=parse_shard(plain["shard"]),
         experiment_name=plain["experiment_name"],
         profile_name=plain["profile_name"],
         scale=plain["scale"],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -10,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from inertia.eviction.attention import decoding_attention
+from inertia.eviction.attention import attention_of, decoding_attention
 from inertia.eviction.cache import Ring, SessionCache
 from inertia.eviction.cut import Cut, first_cut
+from inertia.eviction.execution import GIB, KERNEL, RECOMPUTE, Execution
 from inertia.eviction.layers import Layers, layers_of
 from inertia.eviction.policy import PER_HEAD, PER_LAYER, SHARED, Policy
 from inertia.eviction.prompt import Prompt
@@ -25,6 +27,9 @@ if TYPE_CHECKING:
 
 # Rows share a batch while the largest block is at most this many times the smallest: padded slots cost real time.
 CAPACITY_SPREAD = 1.25
+
+# Two best logits closer than this may change places in another batch: what fp32 rounding does to batched products.
+LOGIT_ROUNDING = 1e-4
 
 Kept = list[int] | list[list[int]] | list[list[list[int]]]
 
@@ -49,6 +54,8 @@ class Generation:
         batch_rows: rows that decoded together with this one at the start.
         prefill_seconds: wall time of the prefill, shared by all policies.
         decode_seconds: wall time of step 1 and of the whole batch of this row.
+        near_ties: choices of a token or a victim that were within rounding of another one while this row shared its
+            batch; without any, its tokens are those of running alone.
         kept: with trace, per decode step the sorted true positions still cached after it: a list of positions
             (shared), [K] lists (per_layer) or [K][Hkv] lists (per_head, and every scope once a prompt was compressed).
         logits: with return_logits, fp32 logits that chose each token, [tokens, vocabulary].
@@ -67,6 +74,7 @@ class Generation:
     batch_rows: int
     prefill_seconds: float
     decode_seconds: float
+    near_ties: int = 0
     kept: list[Kept] | None = None
     logits: Tensor | None = None
 
@@ -88,6 +96,7 @@ class Draft:
     bytes: int = 0
     rows: int = 1
     seconds: float = 0.0
+    near_ties: int = 0
     stop: str = "length"
 
 
@@ -104,6 +113,7 @@ class Request:
     min_new_tokens: int = 0
     tokenizer: Any = None
     on_logits: Callable[[int, int, Tensor], None] | None = None
+    execution: Execution = Execution()
 
     def propose(self, logits: Tensor, made: int) -> Tensor:
         """Return the greedy choice of each row, [R]; EOS is out of the question below the least number of tokens.
@@ -171,6 +181,7 @@ def generate(
     stop_strings: Sequence[str] = (),
     min_new_tokens: int = 0,
     on_logits: Callable[[int, int, Tensor], None] | None = None,
+    execution: Execution | None = None,
 ) -> list[Generation]:
     """Decode one prompt greedily under several policies, with one prefill and one first decode step for all of them.
 
@@ -199,6 +210,7 @@ def generate(
         on_logits: called as on_logits(policy, token, logits) with what each token was chosen from, for callers that
             reduce logits too large to keep: the policy's index, the token's index, logits [vocabulary] as the model
             gave them. From token 2 on the plain full cache comes before all others. Whoever keeps logits copies them.
+        execution: how to compute it; None for the defaults.
 
     Returns:
         One Generation per policy, in their order.
@@ -213,7 +225,9 @@ def generate(
         >>> policy = Policy.named("inertiakv", alpha=0.8, compression_ratio=0.9)
         >>> generate(model, input_ids, [policy], max_new_tokens=32)[0].tokens
     """
+    execution = Execution() if execution is None else execution
     check_request(model, input_ids, policies, max_new_tokens, forced_tokens, context_end, tokenizer)
+    check_execution(model, input_ids, policies, execution)
     eos = () if eos_token_id is None else (eos_token_id,) if isinstance(eos_token_id, int) else tuple(eos_token_id)
     forced = None if forced_tokens is None else tuple(forced_tokens)
     if stop_strings and (tokenizer is None or not all(stop_strings)):
@@ -231,7 +245,9 @@ def generate(
         min_new_tokens,
         tokenizer,
         on_logits,
+        execution,
     )
+    attention = attention_of(execution.scoring)
     layers = layers_of(model.config)
     length = input_ids.shape[1]
     steps = max_new_tokens - 1
@@ -255,14 +271,21 @@ def generate(
             steps if plain_full else min(steps, 1),
             context_end,
             Asking(tokenizer, chat_template, template_arguments),
+            execution.prefill_chunk,
         )
         # The plain prompt goes last: its first step adds a token to it, and compressors must not see that one.
         for family in sorted(families.values(), key=lambda members: members[0].policy.prefill.compressor is None):
             alive += start_family(model, layers, prefilled, family, request, steps, seed)
         # Batches are built before any of them runs on, since the full cache's batch takes the prompt's tensors over.
-        groups = by_capacity(alive, steps)
+        groups = by_capacity(alive, steps, execution.batch_bytes)
         batches = [
-            DecodeBatch(layers, [item for _, item in group], steps, adopt=len(group) == 1 and adopts(group[0][1]))
+            DecodeBatch(
+                layers,
+                [item for _, item in group],
+                steps,
+                adopt=len(group) == 1 and adopts(group[0][1]),
+                attention=attention,
+            )
             for group in groups
         ]
         del alive, prefilled
@@ -319,6 +342,40 @@ def check_request(
         if not isinstance(policy, Policy):
             raise ValueError(f"policies holds {policy!r}; give Policy values, such as Policy.named('inertiakv').")
         check_policy(model, policy, length, context_end, tokenizer)
+
+
+def check_execution(
+    model: PreTrainedModel, input_ids: Tensor, policies: Sequence[Policy], execution: Execution
+) -> None:
+    """Refuse ways of computing that this model, device or policy does not allow.
+
+    Raises:
+        ValueError: naming the value, what is allowed and the fix.
+    """
+    capped = getattr(model.config.get_text_config(), "attn_logit_softcapping", None)
+    if execution.scoring == RECOMPUTE and capped is not None:
+        raise ValueError(
+            "execution.scoring='recompute' uses the library's attention, which cannot cap its logits as this model "
+            f"does (at {capped}); set execution.scoring=fused."
+        )
+    if execution.scoring == KERNEL:
+        from inertia.kernels import available
+
+        if not available(input_ids.device):
+            raise ValueError(
+                f"execution.scoring='kernel' needs a CUDA device and triton, but the prompt lies on "
+                f"{input_ids.device}; install the extra 'gpu' and set backbone.device=cuda, or set "
+                "execution.scoring=fused."
+            )
+    chunk = execution.prefill_chunk
+    if chunk is None or chunk >= input_ids.shape[1]:
+        return
+    for policy in policies:
+        if policy.prefill.compressor is not None or (policy.evicts and policy.start is not None):
+            raise ValueError(
+                f"execution.prefill_chunk={chunk} reads the prompt in pieces, but a compressor or a start (policy "
+                f"{policy.describe()['prefill']}) must observe it whole; set execution.prefill_chunk=null."
+            )
 
 
 def check_policy(model: PreTrainedModel, policy: Policy, length: int, context_end: int | None, tokenizer: Any) -> None:
@@ -383,7 +440,7 @@ def start_family(
         return []
     scorers = list(dict.fromkeys(draft.policy.scorer for draft in family if draft.policy.evicts))
     cached = prompt.longest() if rule.compressor is None or rule.compressor.removes else prompt.length
-    step = FirstStep(layers, prompt, scorers, seed)
+    step = FirstStep(layers, prompt, scorers, seed, attention_of(request.execution.scoring))
     with decoding_attention(model):
         logits = forward(model, step, [family[0].tokens[-1]], [step.seen])[0]
     proposed = int(request.propose(logits[None], 1))
@@ -415,24 +472,50 @@ def adopts(item: Cut) -> bool:
     return not item.row.policy.evicts and not item.prompt.ragged
 
 
-def by_capacity(alive: list[tuple[Draft, Cut]], steps: int) -> list[list[tuple[Draft, Cut]]]:
+def by_capacity(
+    alive: list[tuple[Draft, Cut]], steps: int, most_bytes: float = float("inf")
+) -> list[list[tuple[Draft, Cut]]]:
     """Split rows into batches of similar capacity, rows of one kind side by side; a plain full cache goes alone.
 
     It goes first: the prompt's tensors, which it takes over, are then free before the others run.
+
+    Args:
+        alive: the rows.
+        steps: decode steps in all.
+        most_bytes: of slots and tables in one batch; a row that is bigger by itself goes alone.
     """
     groups: list[list[tuple[Draft, Cut]]] = []
+    split = False
     rows = [entry for entry in alive if not adopts(entry[1])]
     for entry in sorted(rows, key=lambda entry: entry[1].row.capacity(steps)):
         smallest = groups[-1][0][1].row.capacity(steps) if groups else None
-        if smallest is not None and entry[1].row.capacity(steps) <= CAPACITY_SPREAD * smallest:
+        alike = smallest is not None and entry[1].row.capacity(steps) <= CAPACITY_SPREAD * smallest
+        # Every row is padded to the widest, which is this one.
+        fits = alike and (len(groups[-1]) + 1) * decode_bytes(entry[1], steps) <= most_bytes
+        split = split or (alike and not fits)
+        if fits:
             groups[-1].append(entry)
         else:
             groups.append([entry])
+    if split:
+        warnings.warn(
+            f"policies are decoded in more batches than one to stay below execution.batch_gib={most_bytes / GIB:g}; "
+            "raise it where memory allows.",
+            stacklevel=2,
+        )
     for group in groups:
         group.sort(key=lambda entry: unit_key(entry[1]))
     full = [[entry] for entry in alive if adopts(entry[1])]
     # At most one: policies that mean the same are one row.
     return full + groups
+
+
+def decode_bytes(item: Cut, steps: int) -> int:
+    """Return the bytes that a row takes while it decodes: slots of all layers, utilities, positions and scores."""
+    row, prompt = item.row, item.prompt
+    units = item.positions.shape[0] * item.positions.shape[1]
+    tables = units * (4 + 8) + prompt.depth * item.positions.shape[1] * 4
+    return slot_bytes(prompt, row, steps) + tables * row.capacity(steps)
 
 
 def run_batch(model: PreTrainedModel, batch: DecodeBatch, drafts: list[Draft], request: Request) -> None:
@@ -442,13 +525,17 @@ def run_batch(model: PreTrainedModel, batch: DecodeBatch, drafts: list[Draft], r
     for draft in everyone:
         draft.rows = len(everyone)
     ended = [False] * len(drafts)
+    ties = torch.zeros(len(drafts), dtype=torch.long, device=batch.device)
     step = 1
     while not all(ended):
         step += 1
         batch.place(step)
         positions = batch.newest.tolist()
-        logits = forward(model, batch, [draft.tokens[-1] for draft in drafts], positions)
+        tokens = [draft.tokens[-1] for draft in drafts]
+        logits = forward(model, batch, tokens, positions, compiled=request.execution.compiled)
         batch.advance(step)
+        if len(drafts) > 1:
+            ties += near_choices(logits).to(ties.device)
         proposed = request.propose(logits, step).tolist()
         for row, draft in enumerate(drafts):
             if ended[row]:
@@ -459,24 +546,51 @@ def run_batch(model: PreTrainedModel, batch: DecodeBatch, drafts: list[Draft], r
             ended[row] = request.done(draft)
             if ended[row]:
                 draft.retained = mean_count(batch.kept(row))
+                draft.near_ties = int(ties[row]) + batch.near_ties()[row]
         alive = [row for row, over in enumerate(ended) if not over]
         if 0 < len(alive) <= len(drafts) // 2:
             batch.check()
             batch.select(alive)
+            ties = ties[alive]
             drafts, ended = [drafts[row] for row in alive], [False] * len(alive)
     batch.check()
     for draft in everyone:
         draft.seconds += time.perf_counter() - started
 
 
+def near_choices(logits: Tensor) -> Tensor:
+    """Return per row 1 where a second token was within rounding of the best, else 0; logits are [R, vocabulary]."""
+    logits = logits.float()
+    within = logits >= logits.amax(dim=-1, keepdim=True) - LOGIT_ROUNDING
+    return (within.sum(-1) > 1).long()
+
+
 def forward(
-    model: PreTrainedModel, session: FirstStep | DecodeBatch, tokens: list[int], positions: list[int]
+    model: PreTrainedModel,
+    session: FirstStep | DecodeBatch,
+    tokens: list[int],
+    positions: list[int],
+    *,
+    compiled: bool = False,
 ) -> Tensor:
     """Feed one token per row at its true position and return the logits, [R, vocabulary]."""
     device = model.get_input_embeddings().weight.device
+    ids = torch.tensor(tokens, device=device)[:, None]
+    position_ids = torch.tensor(positions, device=device)[:, None]
+    if not compiled:
+        return decode_step(model, session, ids, position_ids)
+    # Compiled code is kept by torch with the function; wrapping it anew costs nothing. Shapes change with the prompt.
+    with torch._dynamo.config.patch(recompile_limit=64):
+        return torch.compile(decode_step)(model, session, ids, position_ids)
+
+
+def decode_step(
+    model: PreTrainedModel, session: FirstStep | DecodeBatch, input_ids: Tensor, position_ids: Tensor
+) -> Tensor:
+    """Take one token per row, [R, 1], through the model and the session; return the logits, [R, vocabulary]."""
     output = model(
-        input_ids=torch.tensor(tokens, device=device)[:, None],
-        position_ids=torch.tensor(positions, device=device)[:, None],
+        input_ids=input_ids,
+        position_ids=position_ids,
         cache=SessionCache(session),
         use_cache=True,
         session=session,
@@ -533,6 +647,7 @@ def finish(draft: Draft, request: Request, prompt_tokens: int) -> Generation:
         batch_rows=draft.rows,
         prefill_seconds=draft.prefill_seconds,
         decode_seconds=draft.seconds,
+        near_ties=draft.near_ties,
         kept=draft.kept if request.trace else None,
         logits=torch.stack(draft.logits) if request.return_logits else None,
     )

@@ -13,15 +13,17 @@ if TYPE_CHECKING:
     from hydra.types import HydraContext, TaskFunction
     from omegaconf import DictConfig
 
+    from inertia.benchmarks.registry import Benchmark
+    from inertia.cells import Cell, Outcome
     from inertia.config import RunConfig
-    from inertia.harness import Cell, Outcome
 
 
 class GroupingLauncher(Launcher):
-    """Runs all jobs of a multirun in this process; one job still means one config and one return value.
+    """Runs the jobs of a multirun, here or where the group `launcher` says; one job is one config and one return value.
 
     Unlike Hydra's basic launcher it does not call the task function job by job: jobs that read the same prompts with
-    the same backbone are decoded as rows of one batch.
+    the same backbone are decoded as rows of one batch. That is also why `hydra/launcher` stays at this one launcher and
+    Slurm and Ray are options of a group of ours: Hydra's launchers for them ship single jobs, and only under `-m`.
     """
 
     def __init__(self) -> None:
@@ -38,25 +40,32 @@ class GroupingLauncher(Launcher):
         Raises:
             SystemExit: a job's settings are wrong (2, before anything runs), or cells stayed incomplete (1).
         """
+        from inertia.cells import cells_of
         from inertia.config import run_config
-        from inertia.harness import cells_of, run
+        from inertia.launchers.launch import check, launch
 
         composed, configs, jobs, problems = [], [], [], []
+        shared: dict[Benchmark, Benchmark] = {}
         for number, overrides in enumerate(job_overrides):
             try:
                 composed.append(self._compose(list(overrides), initial_job_idx + number))
                 configs.append(run_config(composed[-1]))
-                jobs.append(cells_of(configs[-1]))
+                jobs.append(cells_of(configs[-1], shared))
             except (ValueError, OSError) as error:
                 problems.append(f"job {initial_job_idx + number} ({' '.join(overrides)}): {error}")
+        if not problems:
+            try:
+                check(configs)
+            except ValueError as error:
+                problems.append(str(error))
         if problems:
             print("\n".join(["inertia: no job was started; wrong settings:", *problems]), file=sys.stderr)
             raise SystemExit(2)
         try:
-            outcomes = run(configs, jobs)
-        except OSError as error:
+            outcomes = launch(configs, jobs)
+        except (ValueError, OSError) as error:
             print(f"inertia: {error}", file=sys.stderr)
-            raise SystemExit(1) from error
+            raise SystemExit(2 if isinstance(error, ValueError) else 1) from error
         code = report(configs, outcomes)
         if code:
             raise SystemExit(code)
@@ -90,14 +99,17 @@ def outcomes_of(cells: Sequence[Cell], outcomes: Sequence[Outcome]) -> dict[str,
     """Return a job's value: the mean score of each of its cells, by place."""
     by_id = {outcome.cell.id: outcome for outcome in outcomes}
     mine = [(cell, by_id[cell.id]) for cell in cells]
+    # A shard's mean is not the cell's.
+    scores = [None if outcome.cell.config.shard is not None else outcome.summary for _, outcome in mine]
     return {
-        f"{cell.place}": None if outcome.summary is None else outcome.summary["score"]["mean"] for cell, outcome in mine
+        cell.place: None if summary is None else summary["score"]["mean"]
+        for (cell, _), summary in zip(mine, scores, strict=True)
     }
 
 
 def report(configs: Sequence[RunConfig], outcomes: Sequence[Outcome]) -> int:
-    """Print what was measured and what is missing; return the exit code, 0 when every cell is sealed."""
+    """Print what was measured and what is missing; return the exit code, 0 when every cell, or its shard, is sealed."""
     from inertia.terminal import print_outcomes
 
     print_outcomes(outcomes, brief=any(config.experiment_name for config in configs))
-    return int(any(outcome.summary is None for outcome in outcomes))
+    return int(any(outcome.problem is not None for outcome in outcomes))

@@ -73,6 +73,7 @@ def prefill(
     extra: int,
     context_end: int | None,
     asking: Asking,
+    chunk: int | None = None,
 ) -> Prefilled:
     """Read a prompt once and collect the scores that the policies' compressors and starts need.
 
@@ -87,16 +88,18 @@ def prefill(
         extra: slots to leave for tokens that the plain prompt will gain.
         context_end: first position of the question, or None.
         asking: for compressors that replay.
+        chunk: read so many tokens at a time, where nothing observes the prompt; None for all at once.
     """
     started = time.perf_counter()
     length = input_ids.shape[1]
     wanted = observers(policies, length, context_end)
     early = any(part < length for _, part in wanted.values())
-    cache = PromptCache(layers.windows, extra, context_end if early else None)
+    first = length if chunk is None or wanted else min(chunk, length)
+    cache = PromptCache(layers.windows, length - first + extra, context_end if early else None)
     observed: dict[str, list[Tensor]] = {key: [] for key in wanted}
     arguments = {
-        "input_ids": input_ids,
-        "position_ids": torch.arange(length, device=input_ids.device)[None],
+        "input_ids": input_ids[:, :first],
+        "position_ids": torch.arange(first, device=input_ids.device)[None],
         "use_cache": True,
         "logits_to_keep": 1,
     }
@@ -109,14 +112,17 @@ def prefill(
     else:
         output = model(cache=cache, **arguments)
     heads = cache.layers[layers.eligible[0]].keys.shape[1]
-    plain = Prompt(list(cache.layers), length, heads, len(layers.eligible))
+    plain = Prompt(list(cache.layers), first, heads, len(layers.eligible))
+    logits = output.logits[0, -1]
+    for start in range(first, length, first):
+        logits = read_on(model, layers, plain, input_ids[:, start : start + first])
     for key, (observer, part) in wanted.items():
         if key not in scoring:
             observed[key] = replayed(model, layers, plain, cache.earlier, observer, input_ids, part, asking)
     # Layers may lie on several devices; compressors rank over all of them.
     observed = {key: [score.to(plain.device) for score in scores] for key, scores in observed.items()}
     seconds = time.perf_counter() - started
-    return Prefilled(input_ids, plain, cache.earlier, output.logits[0, -1], context_end, observed, seconds)
+    return Prefilled(input_ids, plain, cache.earlier, logits, context_end, observed, seconds)
 
 
 def observers(policies: Sequence[Policy], length: int, context_end: int | None) -> dict[str, tuple[Any, int]]:

@@ -12,6 +12,7 @@ from inertia.benchmarks.registry import Benchmark
 if TYPE_CHECKING:
     from inertia.backbones import Backbone
     from inertia.benchmarks.render import Prompt, Renderer
+    from inertia.eviction.execution import Execution
     from inertia.eviction.policy import Policy
     from inertia.generation import Generation
 
@@ -42,6 +43,7 @@ class Asker:
     backbone: Backbone
     renderer: Renderer
     benchmark: Benchmark
+    execution: Execution | None = None
 
     def answers(self, example: Example, policies: Sequence[Policy], seed: int) -> list[Answer]:
         """Answer one example under every policy, as the task's protocol says."""
@@ -130,6 +132,7 @@ class Asker:
             tokenizer=self.backbone.tokenizer,
             chat_template=self.renderer.chat_template,
             template_arguments=self.renderer.template_variables,
+            execution=self.execution,
             **arguments,
         )
 

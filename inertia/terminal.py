@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from inertia.harness import Outcome
+    from inertia.cells import Outcome
 
 
 def print_outcomes(outcomes: Sequence[Outcome], *, brief: bool) -> None:
@@ -36,10 +36,27 @@ def print_outcomes(outcomes: Sequence[Outcome], *, brief: bool) -> None:
     for outcome in outcomes:
         if outcome.problem is not None:
             console.print(f"[red]incomplete[/red] {outcome.problem}", soft_wrap=True, highlight=False)
-    sealed = [outcome for outcome in outcomes if outcome.summary is not None]
-    line = {"cells": len(outcomes), "sealed": len(sealed), "incomplete": len(outcomes) - len(sealed)}
+    parts = [outcome for outcome in outcomes if outcome.cell.config.shard is not None and outcome.problem is None]
+    sealed = [outcome for outcome in outcomes if outcome.summary is not None and outcome not in parts]
+    ties = {outcome.cell.id: near_ties(outcome.summary) for outcome in sealed}
+    if any(ties.values()):
+        count, places = sum(ties.values()), sum(map(bool, ties.values()))
+        console.print(
+            f"{count} choices in {places} cells were within rounding of another one (near_ties in the records): "
+            "decoded alone, these policies may answer otherwise.",
+            highlight=False,
+        )
+    line = {"cells": len(outcomes), "sealed": len(sealed), "incomplete": len(outcomes) - len(sealed) - len(parts)}
+    if parts:
+        line["shards"] = len(parts)
     sys.stderr.flush()
     print(json.dumps(line))
+
+
+def near_ties(summary: Mapping[str, Any]) -> int:
+    """Return how many choices of a sealed cell were within rounding of another one in a shared batch."""
+    found = (summary["metrics"] or {}).get("near_ties")
+    return 0 if found is None else round(found["mean"] * found["n"])
 
 
 def cells(outcome: Outcome) -> tuple[str, ...]:
@@ -47,12 +64,12 @@ def cells(outcome: Outcome) -> tuple[str, ...]:
     cell, summary = outcome.cell, outcome.summary
     names = (cell.id, cell.config.label, cell.task, "-" if cell.length is None else str(cell.length))
     if summary is None:
-        return (*names, "incomplete", "-", "-", "-")
+        return (*names, "incomplete" if outcome.problem is not None else "0", "-", "-", "-")
     score = summary["score"]
     kept = summary["mean_retained_tokens"]
     return (
         *names,
-        f"{summary['ok']}",
+        f"{summary['ok']}" if cell.config.shard is None else f"{summary['ok']} ({cell.config.shard})",
         f"{100 * score['mean']:.1f}",
         f"[{100 * score['low']:.0f}, {100 * score['high']:.0f}]",
         "-" if kept is None else f"{kept:.0f}",

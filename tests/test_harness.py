@@ -13,6 +13,7 @@ import pytest
 from hydra import compose, initialize_config_dir
 
 from inertia import cli, harness
+from inertia.benchmarks.sources import Manifest, Rows, Source
 from inertia.config import run_config
 from inertia.paths import config_dir
 from inertia.records import canonical_hash, read_samples
@@ -124,7 +125,11 @@ def undisturbed(tmp_path_factory):
     return canonical_hash(root / "runs")
 
 
-@pytest.mark.parametrize("fault", ["append-half:5", "append-synced:4:SIGTERM", "seal:2"])
+# Every point and signal, with a stand-in for the model, is in test_records_crash.
+SLOW = [pytest.param(fault, marks=pytest.mark.slow) for fault in ("distribute:5", "seal:2")]
+
+
+@pytest.mark.parametrize("fault", ["group-synced:2:SIGTERM", *SLOW])
 def test_killed_and_repeated_gives_the_records_of_an_undisturbed_run(fault, undisturbed, tmp_path):
     killed = child(*SWEEP, results=tmp_path, fault=fault)
     assert killed.returncode != 0
@@ -212,3 +217,88 @@ def test_a_sealed_cell_that_was_never_mirrored_is_mirrored_later(results):
     for _ in range(2):
         harness.run([config("method=inertiakv", "benchmark.examples=1", "logger=wandb")])
     assert len(list((results / "wandb").rglob("*.wandb"))) == 1
+
+
+def test_a_sweep_reads_its_data_once(results, tmp_path, monkeypatch):
+    """Ids, identity and examples of every job come from one reading of each file."""
+    data = tmp_path / "data"
+    data.mkdir()
+    for task in ("qasper", "trec"):
+        row = {"input": "Who?", "context": "It was Ada. " * 30, "answers": ["Ada"], "length": 90, "_id": f"{task}0"}
+        row |= {"dataset": task, "language": "en", "all_classes": ["Person", "Date"] if task == "trec" else None}
+        (data / f"{task}.jsonl").write_text(json.dumps(row) + "\n")
+    reads = []
+    real = Source.load
+    monkeypatch.setattr(Source, "load", lambda self, name: (reads.append(name), real(self, name))[1])
+    ask = ("benchmark=longbench", "benchmark.tasks=[qasper,trec]", "benchmark.lengths=[null]", "benchmark.examples=1")
+    source = ("benchmark.source.kind=path", f"benchmark.source.path={data}")
+    jobs = [config(*ask, *source, f"aggregation.alpha={alpha}") for alpha in (0, 0.5, 0.8)]
+    assert all(outcome.problem is None for outcome in harness.run(jobs))
+    assert sorted(reads) == ["qasper", "trec"]
+    reads.clear()
+    shared = {}
+    made = [harness.cells_of(job, shared) for job in jobs]
+    assert all(outcome.problem is None for outcome in harness.run(jobs, made))
+    assert sorted(reads) == ["qasper", "trec"] and len(shared) == 1
+
+
+@pytest.mark.parametrize("name", ["longbench", "longbench_v2"])
+def test_data_that_a_benchmark_pins_are_read_once_too(name, monkeypatch):
+    reads = []
+    row = {"input": "Who?", "context": "Ada.", "answers": ["Ada"], "_id": "0"}
+    rows = Rows("x", (row,), frozenset(), "0" * 64, Manifest((("000000", "0" * 64),)))
+    monkeypatch.setattr(Source, "load", lambda self, asked: (reads.append(asked), rows)[1])
+    task = {"longbench": "qasper", "longbench_v2": "zero_shot"}[name]
+    ask = (f"benchmark={name}", f"benchmark.tasks=[{task}]", "benchmark.lengths=[null]", "benchmark.source=null")
+    shared = {}
+    cells = [
+        cell for alpha in (0, 0.8) for cell in harness.cells_of(config(*ask, f"aggregation.alpha={alpha}"), shared)
+    ]
+    assert len({cell.id for cell in cells}) == 2 and all(len(cell.planned) == 1 for cell in cells)
+    assert len(reads) == 1
+
+
+PINNED = {
+    ("method=full_cache",): "c001c68bbb0e",
+    ("method=inertiakv",): "c77eebc8e404",
+    ("method=inertiakv", "benchmark.metrics=[official,fidelity]"): "c4988afb76ab",
+    ("method=h2o", "prefill=snapkv", "seed=1"): "c43daec78891",
+}
+
+
+@pytest.mark.parametrize("words", PINNED)
+def test_cells_keep_their_ids(words):
+    """Ids of real cells: change one only together with what it stands for: a version, data, wording, a policy."""
+    (cell,) = harness.cells_of(config(*words))
+    assert cell.id == PINNED[words]
+
+
+def test_a_planted_secret_reaches_no_file_below_results(results, monkeypatch, caplog):
+    secret, key = "s3cret-hf-value-0123", "0123456789abcdef0123456789abcdef01234567"
+    monkeypatch.setenv("HF_TOKEN", secret)
+    monkeypatch.setenv("WANDB_API_KEY", key)
+    good = harness.answers
+
+    def leak(cells, example, *rest):
+        if example.id.endswith("0001") and len(cells) == 1 and not cells[0].config.policy.evicts:
+            raise RuntimeError(f"cannot get https://me:hunter22@host.org/x?token={secret}")
+        if example.id.endswith("0001"):
+            raise RuntimeError("not together")
+        return good(cells, example, *rest)
+
+    monkeypatch.setattr(harness, "answers", leak)
+    words = ("logger=wandb", f"label=see-https://me:hunter22@host.org-{secret}", "experiment_name=mine")
+    jobs = [(2, "full_cache"), (1, "h2o")]
+    harness.run([config(*words, f"benchmark.examples={n}", f"method={name}") for n, name in jobs])
+    files = [path for path in results.rglob("*") if path.is_file()]
+    assert any(path.suffix == ".wandb" for path in files) and any(path.parent.name == "groups" for path in files)
+    assert any(path.parent.name == "experiments" for path in files)
+    for path in files:
+        found = [word for word in (secret, key, "hunter22") if word.encode() in path.read_bytes()]
+        assert not found and secret not in str(path), (path, found)
+
+
+def test_cells_that_are_carried_out_differently_are_no_group():
+    ways = [("execution.scoring=fused",), ("execution.scoring=recompute",)]
+    one, other = [harness.cells_of(config("method=inertiakv", *way))[0] for way in ways]
+    assert one.id != other.id and one.group_key != other.group_key

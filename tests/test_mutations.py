@@ -64,10 +64,10 @@ def unprotected_sinks(monkeypatch):
 def restarted_positions(monkeypatch):
     right = generation.forward
 
-    def wrong(model, batch, tokens, positions):
+    def wrong(model, batch, tokens, positions, **how):
         if isinstance(batch, session.DecodeBatch):
             positions = [batch.filled(row) - 1 for row in range(len(positions))]
-        return right(model, batch, tokens, positions)
+        return right(model, batch, tokens, positions, **how)
 
     monkeypatch.setattr(generation, "forward", wrong)
 
@@ -82,7 +82,7 @@ def wrong_head_map(monkeypatch):
         back = output.view(output.shape[0], 1, heads, groups, -1).transpose(2, 3).reshape(output.shape)
         return back, weights
 
-    monkeypatch.setattr(session, "slot_attention", wrong)
+    monkeypatch.setattr(attention, "slot_attention", wrong)
 
 
 def cut_inside_the_first_step(monkeypatch):

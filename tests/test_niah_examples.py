@@ -48,7 +48,7 @@ def make(task: str = "needle_noise_5", length: int = 600, count: int = 5, seed: 
 
 
 def essays(tmp_path: Path, text: str = "First thing. Second thing! Third, at last? Fourth one.") -> Source:
-    file = tmp_path / "essays.json"
+    file = tmp_path / "PaulGrahamEssays.json"
     file.write_text(json.dumps({"text": text}))
     return Source(kind="path", path=str(file))
 
@@ -151,7 +151,7 @@ def test_identity(tmp_path):
     noise_id = niah.identity("needle_noise", 600, 1)
     assert noise_id["essays_sha256"] is None
     essay = niah.identity("needle_essay", 600, 1, source=essays(tmp_path))
-    assert essay["essays_sha256"] == essays(tmp_path).load_text("essays").sha256
+    assert essay["essays_sha256"] == essays(tmp_path).load_text("PaulGrahamEssays").sha256
     changed = niah.identity("needle_essay", 600, 1, source=essays(tmp_path, "Other. Words."))
     assert {key for key in essay if essay[key] != changed[key]} == {"essays_sha256"}
     json.dumps(essay)
@@ -220,7 +220,7 @@ def test_the_papers_shortest_column_from_the_real_essays():
     if "INERTIA_TEST_DATA" not in os.environ:
         pytest.skip("INERTIA_TEST_DATA is not set")
     file = Path(os.environ["INERTIA_TEST_DATA"]) / "ruler_inputs" / "PaulGrahamEssays.json.gz"
-    text = Source(kind="path", path=str(file)).load_text("essays")
+    text = Source(kind="path", path=str(file)).load_text("PaulGrahamEssays")
     grid = niah.GRIDS["paper"]
     found = make(grid.task, grid.lengths[0], 9, source=text)
     assert len({example.metadata["depth"] for example in found}) == 9

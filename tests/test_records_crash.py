@@ -1,7 +1,8 @@
 """Kill a writer at a named point, run it again, and compare with a run nobody disturbed.
 
-The child process is this file: `python tests/test_records_crash.py ROOT N`. Its "model" notes every call in
-a file outside the records, so that the tests can count what was done twice.
+The child process for a single cell is this file: `python tests/test_records_crash.py ROOT N`. Its "model" notes every
+call in a file outside the records, so that the tests can count what was done twice. Three cells and two tasks, which
+decode together, run in `group_child`.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import group_child
 import pytest
 
 from inertia.records import canonical_hash, open_cell, read_cells
@@ -102,9 +104,7 @@ def check_resumed(root: Path, expected: str, kills: int) -> None:
     }
     assert [path.name for path in root.iterdir()] == [folder.name], "a lock is left"
     assert len((folder / "samples.jsonl").read_bytes().splitlines()) == N
-    assert len((root.parent / "calls").read_text().splitlines()) <= N + kills, (
-        "more than the one in flight redone"
-    )
+    assert len((root.parent / "calls").read_text().splitlines()) <= N + kills, "more than the one in flight redone"
 
 
 def kill_and_resume(root: Path, point: str, name: str, expected: str) -> None:
@@ -174,6 +174,81 @@ def test_two_processes_on_one_cell(tmp_path: Path, clean: str) -> None:
     assert second.returncode == 1
     assert f"is being written by process {os.getpid()}: wait for it or stop it" in second.stderr
     check_resumed(root, clean, kills=0)
+
+
+# Three cells x two tasks x three examples: 6 lines of groups, 18 rows of cells, 26 replacements (for each task 3
+# manifests, a head and the 9 files of seals).
+GROUP_POINTS = (
+    ["manifest:1", "manifest:3", "manifest:4", "settle:1", "settle:2", "generate:1", "generate:5", "seal:1", "seal:6"]
+    + ["group-half:1", "group-half:6", "group-written:2", "group-synced:1", "group-synced:3", "group-synced:6"]
+    + ["distribute:1", "distribute:2", "distribute:18", "append-half:2", "append-written:9"]
+    + [f"replace:{n}" for n in (1, 4, 5, 13, 14, 26)]
+)
+GROUP_FAST = [
+    ("manifest:3", "SIGTERM"),
+    ("group-half:2", "SIGKILL"),
+    ("group-synced:5", "SIGINT"),
+    ("distribute:8", "SIGKILL"),
+    ("append-half:11", "SIGTERM"),
+    ("replace:8", "SIGKILL"),
+]
+GROUP_CALLS = 6
+
+
+@pytest.fixture(scope="module")
+def clean_group(tmp_path_factory: pytest.TempPathFactory) -> str:
+    results = tmp_path_factory.mktemp("clean-group")
+    assert group_child.child(results).returncode == 0
+    return canonical_hash(results / "runs")
+
+
+def kill_group(results: Path, point: str, name: str = "SIGKILL") -> None:
+    done = group_child.child(results, f"{point}:{name}")
+    if name == "SIGINT":
+        assert done.returncode == 1 and "KeyboardInterrupt" in done.stderr, done
+    else:
+        assert done.returncode == (143 if name == "SIGTERM" else -signal.SIGKILL), done
+    cells = read_cells(results / "runs")
+    for cell in cells:
+        expected = ["complete"] if cell.sealed else ["interrupted"] if name != "SIGKILL" else ["started", "complete"]
+        assert cell.manifest["status"] in expected
+    for task in group_child.TASKS:
+        tried = {tuple(row["example_id"] for row in cell.rows) for cell in cells if cell.label.endswith(f"_{task}")}
+        assert len(tried) <= 1, "an example is recorded for some cells of a group only"
+
+
+def resume_group(results: Path, expected: str, kills: int) -> None:
+    done = group_child.child(results)
+    assert done.returncode == 0, done.stderr
+    assert canonical_hash(results / "runs") == expected
+    assert len((results / "calls").read_text().splitlines()) <= GROUP_CALLS + kills, "more than one redone"
+    files = {path.name for path in results.rglob("*") if path.is_file()}
+    assert files == {"manifest.json", "samples.jsonl", "samples.parquet", "summary.json", "calls"}, "something is left"
+    for path in results.glob("runs/*/samples.jsonl"):
+        assert len(path.read_bytes().splitlines()) == 3
+
+
+@pytest.mark.parametrize(("point", "name"), GROUP_FAST)
+def test_a_killed_group_resumes_to_the_same_records(tmp_path: Path, clean_group: str, point: str, name: str) -> None:
+    kill_group(tmp_path, point, name)
+    resume_group(tmp_path, clean_group, kills=1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SIGNALS)
+@pytest.mark.parametrize("point", GROUP_POINTS)
+def test_every_point_and_signal_of_a_group(tmp_path: Path, clean_group: str, point: str, name: str) -> None:
+    kill_group(tmp_path, point, name)
+    resume_group(tmp_path, clean_group, kills=1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", ["group-half:2", "group-synced:2", "distribute:5", "replace:7"])
+@pytest.mark.parametrize("second", ["manifest:2", "settle:1", "group-synced:1", "replace:3", "seal:2"])
+def test_two_kills_of_a_group(tmp_path: Path, clean_group: str, first: str, second: str) -> None:
+    kill_group(tmp_path, first)
+    kill_group(tmp_path, second)
+    resume_group(tmp_path, clean_group, kills=2)
 
 
 @pytest.mark.parametrize("setting", ["seal", "seal:x", "seal:1:SIGNOPE", "a:1:SIGTERM:more"])

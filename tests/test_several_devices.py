@@ -1,20 +1,27 @@
-"""Layers on two devices: nothing of one device may meet something of the other. The second device is "meta".
+"""Layers in several places, as accelerate's device map puts models that are too large for one.
 
-Meta tensors refuse to be mixed with others, as those of another accelerator do; what comes back from them is noise, so
-only the paths are checked here, no value.
+Two devices: nothing of one device may meet something of the other. The second device is "meta": its tensors refuse to
+be mixed with others, as those of another accelerator do; what comes back from them is noise, so only paths are checked,
+no value. Two places of one device: odd layers wait on the disk and are fetched by the hooks that also move data between
+devices; the values are real there, and must be those of the model in one place.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import families
 import models
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
+from transformers import AutoModelForCausalLM
 
 from inertia import Policy, generate
+from inertia.backbones import load
+from inertia.backbones.config import read
+from inertia.paths import config_dir
 from inertia.policies import METHODS
-
-pytestmark = pytest.mark.slow
 
 
 class Noise(TorchDispatchMode):
@@ -56,17 +63,68 @@ def spread(model):
     return model
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("architecture", ["llama", "gemma3"])
 @pytest.mark.parametrize("name", METHODS)
 def test_layers_may_lie_on_several_devices(name, architecture, words):
     model = spread(models.tiny(architecture))
-    settings = {} if name == "full_cache" else {"tokens": 20}
-    if name in ("snapkv", "adakv_snapkv"):
-        settings["window"] = 4
-    policies = [Policy.named("full_cache"), Policy.named(name, **settings)]
+    policies = [Policy.named("full_cache"), policy(name)]
     with Noise():
         found = generate(model, models.prompt(40), policies, 6, tokenizer=words, chat_template=False, context_end=30)
     assert [len(each.tokens) for each in found] == [6, 6]
+
+
+def policy(name):
+    settings = {} if name == "full_cache" else {"tokens": 20}
+    if name in ("snapkv", "adakv_snapkv"):
+        settings["window"] = 4
+    return Policy.named(name, **settings)
+
+
+def dispatched(model, folder):
+    """Leave the odd layers on the disk, by accelerate itself."""
+    from accelerate import dispatch_model
+
+    places = {name: "cpu" for name in ("model.embed_tokens", "model.norm", "model.rotary_emb", "lm_head")}
+    layers = {f"model.layers.{index}": "disk" if index % 2 else "cpu" for index in range(len(model.model.layers))}
+    return dispatch_model(model, {**places, **layers}, main_device="cpu", offload_dir=str(folder), force_hooks=True)
+
+
+@pytest.mark.parametrize("architecture", ["llama", "gemma3", "qwen3_moe"])
+def test_layers_that_hooks_fetch_give_what_the_model_gives_in_one_place(architecture, words, tmp_path):
+    """Every method in one batch, with its trace: which tokens are kept is decided over layers of both places."""
+    plain = models.tiny(architecture)
+    split = dispatched(models.tiny(architecture), tmp_path)
+    where = [layer.self_attn.q_proj.weight.device.type for layer in split.model.layers]
+    assert where[:3] == ["cpu", "meta", "cpu"], "no layer was moved away"
+    settings = {"tokenizer": words, "chat_template": False, "context_end": 30, "trace": True}
+    policies = [policy(name) for name in METHODS]
+    expected = generate(plain, models.prompt(40), policies, 6, **settings)
+    found = generate(split, models.prompt(40), policies, 6, **settings)
+    for name, one, other in zip(METHODS, expected, found, strict=True):
+        assert one.tokens == other.tokens, name
+        assert one.kept == other.kept, name
+    assert [layer.self_attn.q_proj.weight.device.type for layer in split.model.layers] == where
+
+
+@pytest.mark.parametrize("device", ["auto", "cpu"])
+def test_a_device_map_is_what_a_backbone_asks_accelerate_for(device, tmp_path, monkeypatch):
+    """`device=auto` hands the layout to accelerate; without an accelerator everything then lies on the CPU."""
+    family = families.FAMILIES["llama-3.3-70b"]
+    families.write(family, tmp_path)
+    asked, real = [], AutoModelForCausalLM.from_pretrained
+    monkeypatch.setattr(
+        AutoModelForCausalLM,
+        "from_pretrained",
+        lambda *words, **named: asked.append(named["device_map"]) or real(*words, **named),
+    )
+    declared = read(config_dir() / "backbone" / f"{family.base}.yaml")
+    assert declared.device == "auto", "the largest backbone needs several GPUs"
+    small = {"layers": "num_hidden_layers", "query_heads": "num_attention_heads", "kv_heads": "num_key_value_heads"}
+    shape = {name: family.config[published] for name, published in small.items()}
+    model = load(replace(declared, path=str(tmp_path), device=device, dtype="float32", **shape)).model
+    assert asked == [{"auto": "auto", "cpu": None}[device]]
+    assert {parameter.device.type for parameter in model.parameters()} == {"cpu"}
 
 
 @pytest.fixture(scope="module")

@@ -16,10 +16,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
-from inertia.records import open_cell, read_cell
-from inertia.records.wandb_mirror import clean_tags, mirror, run_config, run_summary
+from inertia.records import export, open_cell, read_cell
+from inertia.records.__main__ import main
+from inertia.records.mirrored import free_attempt, mirrored
+from inertia.records.wandb_mirror import budget_point, clean_tags, mirror, run_config, run_summary
 
 IDENTITY = {
     "backbone": {"name": "tiny"},
@@ -34,7 +37,7 @@ def records(path: Path) -> Iterator[Any]:
 
     data = path.read_bytes()
     assert data[:4] == b":W&B" and struct.unpack("<H", data[4:6])[0] == 0xBEE1
-    assert len(data) < BLOCK, "the parts of a record that is still being written would need more care"
+    assert len(data) < 8 * BLOCK, "the parts of a record that is still being written would need more care"
     place, parts = 7, b""
     while place + 7 <= len(data):
         left = BLOCK - place % BLOCK
@@ -63,19 +66,27 @@ def written(path: Path) -> list[Any]:
 
 def read_back(directory: Path, name: str) -> dict[str, Any]:
     (path,) = directory.rglob(f"run-{name}.wandb")
-    found: dict[str, Any] = {"config": {}, "summary": {}, "exits": []}
+    found: dict[str, Any] = {"config": {}, "summary": {}, "exits": [], "history": [], "axes": {}, "artifacts": []}
     for record in written(path):
         kind = record.WhichOneof("record_type")
         if kind == "run":
             found["run"] = record.run
-            found["config"].update(
-                {item.key: json.loads(item.value_json) for item in record.run.config.update}
-            )
+            found["config"].update({item.key: json.loads(item.value_json) for item in record.run.config.update})
         elif kind == "config":
             found["config"].update({item.key: json.loads(item.value_json) for item in record.config.update})
         elif kind == "summary":
             keys = {item.key or "/".join(item.nested_key): item.value_json for item in record.summary.update}
             found["summary"].update({key: json.loads(value) for key, value in keys.items()})
+        elif kind == "history":
+            point = {item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in record.history.item}
+            found["history"].append(point)
+        elif kind == "metric":
+            name = record.metric.name or record.metric.glob_name
+            found["axes"][name] = record.metric.step_metric
+        elif kind == "artifact":
+            found["artifacts"].append(record.artifact)
+        elif kind == "request" and record.request.WhichOneof("request_type") == "log_artifact":
+            found["artifacts"].append(record.request.log_artifact.artifact)
         elif kind == "exit":
             found["exits"].append(record.exit.exit_code)
     return found
@@ -92,6 +103,8 @@ def cell(root: Path, n: int = 3, *, done: int | None = None, seed: int = 0, **ch
         provenance={"code": "abc"},
     ) as writer:
         for index, name in enumerate(planned[:done]):
+            if name not in writer.missing:
+                continue
             row = {
                 "example_id": name,
                 "task": "vt",
@@ -262,3 +275,105 @@ def test_tags_are_cleaned(tags: list[str], expected: list[str]) -> None:
 def test_config_keys_are_text_all_the_way_down(tmp_path: Path) -> None:
     config = run_config(read_cell(cell(tmp_path)))
     assert json.loads(json.dumps(config)) == config
+
+
+def test_the_budget_is_the_x_axis_of_every_metric(tmp_path: Path) -> None:
+    name = mirror(cell(tmp_path, budget_tokens=90, prompt_tokens=900), directory=tmp_path / "wandb")
+    found = read_back(tmp_path / "wandb", name)
+    assert found["axes"] == {"budget/tokens": "", "budget/compression_ratio": "", "ruler/vt/*": "budget/tokens"}
+    (point,) = found["history"]
+    for source in (point, found["summary"]):
+        assert source["budget/tokens"] == 90 and source["budget/compression_ratio"] == pytest.approx(0.9)
+        assert source["ruler/vt/score"] == 1.0 and source["ruler/vt/lenient"] == 0.5
+
+
+@pytest.mark.parametrize(
+    ("columns", "expected"),
+    [
+        ({"prompt_tokens": 200}, {"budget/tokens": 200, "budget/compression_ratio": 0.0}),
+        ({"prompt_tokens": 200, "budget_tokens": 500}, {"budget/tokens": 500, "budget/compression_ratio": 0.0}),
+        ({"prompt_tokens": 200, "budget_tokens": 0}, {"budget/tokens": 0, "budget/compression_ratio": 1.0}),
+        ({}, {}),
+    ],
+)
+def test_where_a_cell_stands_on_the_x_axis(tmp_path: Path, columns: dict[str, int], expected: dict[str, float]) -> None:
+    assert budget_point(read_cell(cell(tmp_path, **columns))) == expected
+
+
+def test_the_records_are_an_artifact(tmp_path: Path) -> None:
+    folder = cell(tmp_path)
+    name = mirror(folder, directory=tmp_path / "wandb")
+    (artifact,) = [each for each in read_back(tmp_path / "wandb", name)["artifacts"] if each.type == "results"]
+    assert artifact.name == f"results-{name}" and set(artifact.aliases) == {"latest", "sealed", name}
+    assert json.loads(artifact.metadata)["progress"] == "complete 3/3"
+    files = {entry.path: Path(entry.local_path) for entry in artifact.manifest.contents}
+    assert set(files) == {"samples.parquet", "summary.json", "manifest.json"}
+    assert all(path.is_relative_to(tmp_path / "wandb") for path in files.values())
+    assert pq.read_table(files["samples.parquet"]).to_pylist() == pq.read_table(folder / "samples.parquet").to_pylist()
+    assert json.loads(files["summary.json"].read_text()) == read_cell(folder).summary
+
+
+def test_equal_records_have_one_run_and_more_examples_another(tmp_path: Path) -> None:
+    directory = tmp_path / "wandb"
+    name = mirror(cell(tmp_path), directory=directory)
+    assert mirror(cell(tmp_path), directory=directory) == name
+    assert len(list(directory.rglob("*.wandb"))) == 1, "the second call wrote nothing"
+    folder = cell(tmp_path, 5)
+    assert mirror(folder, directory=directory) == f"{name}-a2" == mirror(folder, directory=directory)
+    assert read_back(directory, f"{name}-a2")["summary"]["ruler/vt/n"] == 5
+    assert read_back(directory, name)["summary"]["ruler/vt/n"] == 3, "the first run is as it was"
+    assert [(entry.run, entry.attempt) for entry in mirrored(directory, name)] == [(name, 1), (f"{name}-a2", 2)]
+    assert mirror(folder, directory=directory, project="another") == f"{name}-a2", "equal records keep their id"
+    assert len(list(directory.rglob("*.wandb"))) == 3
+    assert mirror(folder, directory=tmp_path / "elsewhere") == name
+
+
+def test_a_run_that_was_cut_off_does_not_count(tmp_path: Path) -> None:
+    folder = cell(tmp_path)
+    name = read_cell(folder).id
+    (tmp_path / "wandb" / "wandb" / f"offline-run-20260101_000000-{name}").mkdir(parents=True)
+    assert free_attempt(tmp_path / "wandb", name) == 2
+    assert mirror(folder, directory=tmp_path / "wandb") == f"{name}-a2"
+
+
+def test_group_and_tags_come_from_the_records(tmp_path: Path) -> None:
+    name = mirror(cell(tmp_path), directory=tmp_path / "wandb")
+    run = read_back(tmp_path / "wandb", name)["run"]
+    assert run.run_group == "runs" and list(run.tags) == ["tiny", "tiny_ruler", "ruler", "vt-1024"]
+
+
+def test_sync_writes_what_is_missing_and_no_more(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folders = [cell(tmp_path, seed=seed) for seed in (0, 1)]
+    cell(tmp_path, done=1, seed=2)
+    names = [read_cell(folder).id for folder in folders]
+    directory = tmp_path / "wandb"
+    command = ["sync-wandb", "--root", str(tmp_path / "runs"), "--directory", str(directory)]
+
+    def run(*options: str) -> str:
+        assert main([*command, *options]) == 0
+        return capsys.readouterr().out.replace(f" below {directory}", "")
+
+    assert run(names[0]) == "1 runs written, 0 mirrored before, 0 incomplete and left out, 0 failed\n"
+    assert run() == "1 runs written, 1 mirrored before, 1 incomplete and left out, 0 failed\n"
+    assert run() == "0 runs written, 2 mirrored before, 1 incomplete and left out, 0 failed\n"
+    assert run("--mode", "online").startswith("0 runs written, 2 mirrored before"), "without a key it is offline"
+    assert run("--again", "--group", "g 2", names[1][:8]).startswith("1 runs written, 0 mirrored before")
+    assert read_back(directory, f"{names[1]}-a2")["run"].run_group == "g 2"
+    assert run("--task", "nothing") == "0 runs written, 0 mirrored before, 0 incomplete and left out, 0 failed\n"
+    export(tmp_path / "runs", names, tmp_path / "x.parquet")
+    assert run("--root", str(tmp_path / "x.parquet")).startswith("0 runs written, 2 mirrored before")
+    assert len(list(directory.rglob("*.wandb"))) == 3
+
+
+def test_sync_says_what_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import wandb
+
+    cell(tmp_path)
+    command = ["sync-wandb", "--root", str(tmp_path / "runs"), "--directory", str(tmp_path / "wandb")]
+    with monkeypatch.context() as patch:
+        patch.setattr(wandb, "init", lambda **_: (_ for _ in ()).throw(wandb.errors.CommError("no network")))
+        assert main(command) == 1
+    assert "0 runs written" in (shown := capsys.readouterr().out) and "1 failed" in shown
+    assert main(command) == 0 and "1 runs written" in capsys.readouterr().out

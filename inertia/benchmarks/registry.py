@@ -19,6 +19,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib import import_module
+from inspect import signature
 from typing import TYPE_CHECKING, Any
 
 from inertia.benchmarks.example import Example
@@ -40,6 +41,12 @@ def task_names(name: str) -> tuple[str, ...]:
     """Return the tasks of the benchmark `name`, those for comparison only included."""
     found = package(name)
     return tuple(dict.fromkeys((*found.TASKS, *getattr(found, "COMPARISON", ()))))
+
+
+def default_source(name: str) -> Source | None:
+    """Return the data that the benchmark `name` reads where no source is given; None where it reads none."""
+    parameter = signature(package(name).ids).parameters.get("source")
+    return None if parameter is None or parameter.default is parameter.empty else parameter.default
 
 
 @dataclass(frozen=True)

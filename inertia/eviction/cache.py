@@ -31,10 +31,9 @@ class Slots:
             values: [R, Hkv, 1, D].
             slot: [R, 1] or [R, Hkv].
         """
-        rows = torch.arange(keys.shape[0], device=keys.device)[:, None]
-        heads = torch.arange(keys.shape[1], device=keys.device)[None, :]
-        self.keys[rows, heads, slot] = keys[:, :, 0]
-        self.values[rows, heads, slot] = values[:, :, 0]
+        index = slot[:, :, None, None].expand(keys.shape)
+        self.keys.scatter_(2, index, keys)
+        self.values.scatter_(2, index, values)
 
     def select(self, rows: Tensor) -> None:
         """Keep only the given rows."""

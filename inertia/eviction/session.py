@@ -11,7 +11,7 @@ from itertools import groupby
 import torch
 from torch import Tensor
 
-from inertia.eviction.attention import slot_attention
+from inertia.eviction.attention import Attention, slot_attention
 from inertia.eviction.cache import Ring, Slots
 from inertia.eviction.cut import Cut
 from inertia.eviction.layers import Layers
@@ -27,7 +27,14 @@ class FirstStep:
     The prompt is changed in place: it gains the newcomer.
     """
 
-    def __init__(self, layers: Layers, prompt: Prompt, scorers: list[Scorer], seed: int) -> None:
+    def __init__(
+        self,
+        layers: Layers,
+        prompt: Prompt,
+        scorers: list[Scorer],
+        seed: int,
+        attention: Attention = slot_attention,
+    ) -> None:
         """Place the newcomer.
 
         Args:
@@ -35,8 +42,10 @@ class FirstStep:
             prompt: the prompt, with room for one more token.
             scorers: the distinct scorers of the policies that evict.
             seed: seed of the example.
+            attention: of one token to the slots of an eligible layer.
         """
         self.prompt = prompt
+        self.attention = attention
         self.seen = prompt.length
         self.eligible = {layer: index for index, layer in enumerate(layers.eligible)}
         self.scores: dict[Scorer, list[Tensor]] = {scorer: [] for scorer in scorers}
@@ -71,7 +80,11 @@ class FirstStep:
         if self.prompt.positions is not None:
             positions = self.prompt.positions[index, :, : self.filled][None].to(query.device)
             mask = positions[..., : cached_keys.shape[2]] >= 0
-        output, weights = slot_attention(query, cached_keys, cached_values, scaling, mask, softcap)
+        output, weights = self.attention(
+            query, cached_keys, cached_values, scaling, mask, softcap, scored=bool(self.scores)
+        )
+        if not self.scores:
+            return output
         view = LayerView(
             weights=weights,
             query=query.view(1, keys.shape[1], -1, query.shape[-1]),
@@ -129,7 +142,15 @@ def carry_over(cuts: list[Cut], number: int, index: int | None, capacity: int) -
 class DecodeBatch:
     """Rows that decode together after their first cut: slots, utilities and victims."""
 
-    def __init__(self, layers: Layers, cuts: list[Cut], steps: int, *, adopt: bool = False) -> None:
+    def __init__(
+        self,
+        layers: Layers,
+        cuts: list[Cut],
+        steps: int,
+        *,
+        adopt: bool = False,
+        attention: Attention = slot_attention,
+    ) -> None:
         """Copy what the rows keep out of their prompts.
 
         Args:
@@ -137,7 +158,9 @@ class DecodeBatch:
             cuts: the rows, all at the same true position, those of equal `unit_key` next to each other.
             steps: decode steps in all, step 1 included.
             adopt: take the prompt's tensors over instead of copying them; for a single row that keeps everything.
+            attention: of one token to the slots of an eligible layer.
         """
+        self.attention = attention
         self.eligible = {layer: index for index, layer in enumerate(layers.eligible)}
         self.capacity = max(item.row.capacity(steps) for item in cuts)
         prompt = cuts[0].prompt
@@ -149,6 +172,7 @@ class DecodeBatch:
                 for number in range(len(prompt.layers))
             ]
         self.capacity = max(self.layers[layer].keys.shape[2] for layer in layers.eligible)
+        self.order = torch.arange(self.capacity, device=prompt.device)
         self.heads = prompt.heads
         self.device = prompt.device
         self.seen = prompt.length
@@ -183,7 +207,7 @@ class DecodeBatch:
         self.mask: Tensor | None = None
         if min(fills) != self.longest or any(units.uneven for units in self.units):
             counts = self._joined([units.count for units in self.units])
-            self.mask = torch.arange(self.longest, device=self.device) < counts.unsqueeze(-1)
+            self.mask = self.order[: self.longest] < counts.unsqueeze(-1)
 
     def write(self, layer_idx: int, keys: Tensor, values: Tensor) -> None:
         """Write the newcomers of one layer, [R, Hkv, 1, D], over free slots."""
@@ -206,7 +230,9 @@ class DecodeBatch:
         cached_keys, cached_values = layer.keys[:, :, : self.longest], layer.values[:, :, : self.longest]
         size = cached_keys.shape[2]
         mask = None if self.mask is None else self._of_layer(self.mask, index)[..., :size].to(query.device)
-        output, weights = slot_attention(query, cached_keys, cached_values, scaling, mask, softcap)
+        output, weights = self.attention(
+            query, cached_keys, cached_values, scaling, mask, softcap, scored=self.scoring
+        )
         if self.scoring:
             grouped = query.view(query.shape[0], self.heads, -1, query.shape[-1])
             for units, rows in self._spans():
@@ -228,7 +254,7 @@ class DecodeBatch:
     def advance(self, step: int) -> None:
         """Finish decode step `step`: update utilities, choose victims."""
         for units, rows in self._spans():
-            units.advance(self.newest[rows], step)
+            units.advance(self.newest[rows], step, full=self.mask is None, shared=len(self.rows) > 1)
         self.seen += 1
 
     def select(self, rows: list[int]) -> None:
@@ -259,6 +285,10 @@ class DecodeBatch:
         """Return how many slots of a row are filled, in its fullest unit."""
         units, index = self._owner(row)
         return units.filled[index]
+
+    def near_ties(self) -> list[int]:
+        """Return per row the steps whose victim was within rounding of another one, while it shared its batch."""
+        return [count for units in self.units for count in units.near_ties.tolist()]
 
     def check(self) -> None:
         """Stop on NaN or infinite utilities."""

@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     from inertia.eviction.view import LayerView
 
 
+# Rounding of batched products in fp32, relative: utilities closer than this may rank otherwise in another batch.
+ROUNDING = 1e-4
+
+
 @dataclass(frozen=True)
 class Row:
     """One sequence under one policy.
@@ -145,6 +149,8 @@ class Units:
         self.scores = torch.zeros(len(rows), layers, shape[2], capacity, device=device)
         self.seeds = torch.tensor([row.seed for row in rows], device=device)
         self.finite = torch.ones((), dtype=torch.bool, device=device)
+        self.near_ties = torch.zeros(len(rows), dtype=torch.long, device=device)
+        self.adapts = any(isinstance(row.policy.refresh, AdaptiveRefresh) for row in rows)
         self.due: list[bool] = [False] * len(rows)
         watched = [getattr(row.policy.aggregation, "watcher", None) for row in rows]
         self.watchers = [None if make is None else make() for make in watched]
@@ -175,15 +181,17 @@ class Units:
         score = reduce_heads(self.scorer.score(view), self.scope)
         self.scores[:, layer, :, : score.shape[-1]] = score
 
-    def advance(self, newest: Tensor, step: int) -> None:
+    def advance(self, newest: Tensor, step: int, *, full: bool = False, shared: bool = False) -> None:
         """Update the utilities and evict, after the step's forward.
 
         Args:
             newest: true positions of the newcomers, [R].
             step: the decode step.
+            full: whether no scored slot is empty: all rows and units of the batch hold equally many tokens.
+            shared: whether the rows share a batch; near ties are then counted.
         """
         if any(self.due):
-            self._refresh(step)
+            self._refresh(step, full)
         capacity = self.positions.shape[-1]
         budgets = [row.budget(step) for row in self.rows]
         if all(budget is None or filled <= budget for budget, filled in zip(budgets, self.filled, strict=True)):
@@ -197,7 +205,10 @@ class Units:
                 )
         limits = torch.tensor([capacity if budget is None else budget for budget in budgets], device=newest.device)
         evict = self.count > limits.view(-1, 1, 1)
-        victim = self.selection.victim(self.utility, self.positions, self._protected(newest))
+        protected = self._protected(newest)
+        victim = self.selection.victim(self.utility, self.positions, protected)
+        if shared:
+            self.near_ties += near_tie(self.utility, self.positions, protected, victim, evict)
         self.slot = torch.where(evict, victim, self.count.clamp(max=capacity - 1))
         self._free(self.slot.unsqueeze(-1), evict.unsqueeze(-1))
         self.count -= evict.long()
@@ -226,6 +237,7 @@ class Units:
             "fixed",
             "scores",
             "seeds",
+            "near_ties",
         ):
             setattr(self, name, getattr(self, name)[index])
         for name in ("rows", "filled", "due", "watchers", "pace"):
@@ -249,7 +261,7 @@ class Units:
             return step >= self.pace[index][1]
         return policy.refresh.due(step)
 
-    def _refresh(self, step: int) -> None:
+    def _refresh(self, step: int, full: bool) -> None:
         """Apply (lam, w) to the rows that are due; the others keep their utilities."""
         self._watch(step)
         due = torch.tensor(self.due, device=self.lam.device)
@@ -261,8 +273,10 @@ class Units:
             gain = torch.bmm(weights.unsqueeze(1), self.scores.squeeze(2)).unsqueeze(2)
         else:
             gain = weights.view(-1, 1, 1, 1) * self.scores
-        before = self.utility
-        self.utility = (before * lam + gain).masked_fill_(self.positions < 0, 0.0)
+        before = self.utility.clone() if self.adapts else self.utility
+        self.utility.mul_(lam).add_(gain)
+        if not full:
+            self.utility.masked_fill_(self.positions < 0, 0.0)
         self.finite &= self.utility.sum().isfinite()
         for index, row in enumerate(self.rows):
             if self.due[index] and isinstance(row.policy.refresh, AdaptiveRefresh):
@@ -301,6 +315,28 @@ class Units:
         """Empty the victims' slots where there is a victim."""
         for table, empty in ((self.utility, 0.0), (self.positions, -1)):
             table.scatter_(-1, slot, table.gather(-1, slot).masked_fill(evict, empty))
+
+
+def near_tie(
+    utility: Tensor, positions: Tensor, protected: Tensor | None, victim: Tensor, evict: Tensor
+) -> Tensor:
+    """Return per row 1 where another token was within rounding of being the victim, else 0, [R].
+
+    Within rounding means by a relative `ROUNDING`, and not equal: equal utilities are told apart by a rule.
+
+    Args:
+        utility: [R, UK, UH, C].
+        positions: like `utility`, -1 in empty slots.
+        protected: bool like `utility`, or None.
+        victim: slot that goes, [R, UK, UH].
+        evict: whether the unit evicts, like `victim`.
+    """
+    lowest = utility.gather(-1, victim.unsqueeze(-1))
+    apart = (utility - lowest).abs()
+    close = (apart > 0) & (apart <= ROUNDING * lowest.abs()) & (positions >= 0)
+    if protected is not None:
+        close &= ~protected
+    return (close.any(-1) & evict).flatten(1).any(-1).long()
 
 
 def not_finite(scorer: object) -> str:

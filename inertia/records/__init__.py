@@ -1,10 +1,12 @@
 """Records: what a cell is, how it survives a crash, and how its rows are read back.
 
-A cell's life is in `cell`, reading in `read` and `frame`, the row's columns in `schema`. `provenance` says
-where numbers come from; `wandb_mirror` shows them elsewhere and is never the only copy.
+A cell's life is in `cell`, what cells that decode together record at once in `group`, reading in `read`, `frame` and
+`columnar`, the row's columns in `schema`. `provenance` says where numbers come from; `wandb_mirror` shows them
+elsewhere and is never the only copy.
 """
 
 from inertia.records.cell import CellWriter, IdentityClash, Incomplete, open_cell
+from inertia.records.columnar import sample_table
 from inertia.records.frame import read_samples, samples
 from inertia.records.identity import cell_id, identity_sha256, readable
 from inertia.records.journal import CorruptRecord
@@ -36,5 +38,6 @@ __all__ = [
     "read_samples",
     "readable",
     "sample_schema",
+    "sample_table",
     "samples",
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -15,9 +16,10 @@ from inertia.records import journal
 from inertia.records.atomic import remove_leftovers, sync_directory, write_atomic, write_json
 from inertia.records.canonical import canonical_json
 from inertia.records.faults import fault
+from inertia.records.group import lost_rows
 from inertia.records.identity import cell_id, file_name, identity_sha256
 from inertia.records.layout import JOURNAL, MANIFEST, SAMPLES, SUMMARY, find_cell, read_manifest
-from inertia.records.load import check_rows, load_open_rows, load_seal, load_sealed_rows
+from inertia.records.load import check_rows, load_own_rows, load_seal, load_sealed_rows
 from inertia.records.lock import exclusive
 from inertia.records.redact import redact, redact_text
 from inertia.records.schema import SCHEMA_VERSION, make_row
@@ -62,6 +64,7 @@ class CellWriter:
     summary: dict[str, Any] | None = None
     _manifest: dict[str, Any] = field(default_factory=dict, repr=False)
     _attempts: int = 0
+    _unsynced: bool = False
 
     @property
     def missing(self) -> tuple[str, ...]:
@@ -74,6 +77,11 @@ class CellWriter:
         word = "incomplete" if self.missing else "complete"
         return f"{word} {len(self.rows)}/{len(self.planned)}"
 
+    @property
+    def origin(self) -> str:
+        """What tells this folder from an earlier one of the same id that was removed."""
+        return self._manifest["origin"]
+
     def append(self, row: Mapping[str, Any]) -> None:
         """Record one finished example durably; cell id, version, status and attempt are filled in.
 
@@ -82,12 +90,33 @@ class CellWriter:
             ValueError: when it is not planned, or the row does not fit the schema.
             OSError: when it could not be written; the journal is as it was before.
         """
-        self._record({**row, "status": "ok"})
+        self.keep(self.row(row))
 
     def append_failure(
         self, example_id: str, index: int, error: str | BaseException, *, task: str, **columns: Any
     ) -> None:
-        """Record that an example failed, and why; it stays in the denominator and is tried again next time.
+        """Record durably that an example failed, and why; the arguments are those of `failure_row`.
+
+        It stays in the denominator and is tried again next time.
+
+        Raises:
+            DuplicateRow, ValueError, OSError: as `append`.
+        """
+        self.keep(self.failure_row(example_id, index, error, task=task, **columns))
+
+    def row(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the row of a finished example as it will stand in the records; nothing is written.
+
+        Raises:
+            DuplicateRow, ValueError: as `append`.
+            TypeError: when a value has the wrong type.
+        """
+        return self._filled({**values, "status": "ok"})
+
+    def failure_row(
+        self, example_id: str, index: int, error: str | BaseException, *, task: str, **columns: Any
+    ) -> dict[str, Any]:
+        """Return the row of an example that failed; nothing is written.
 
         Args:
             example_id: the planned example.
@@ -97,11 +126,40 @@ class CellWriter:
             **columns: further columns known at that point, such as length, references or prompt_tokens.
 
         Raises:
-            DuplicateRow, ValueError, OSError: as `append`.
+            DuplicateRow, ValueError: as `append`.
         """
         reason = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
         row = {**columns, "example_id": example_id, "index": index, "task": task, "status": "failed"}
-        self._record({**row, "error": redact_text(reason)[:_ERROR_LENGTH]})
+        return self._filled({**row, "error": redact_text(reason)[:_ERROR_LENGTH]})
+
+    def keep(self, row: dict[str, Any], *, durable: bool = True) -> None:
+        """Append a row that `row` or `failure_row` made.
+
+        Args:
+            row: the row.
+            durable: False where another file holds the row until `sync`.
+
+        Raises:
+            OSError: when it could not be written; the journal is as it was before.
+        """
+        journal.append(self.directory / JOURNAL, [row], durable=durable)
+        self._unsynced = self._unsynced or not durable
+        self._attempts += 1
+        if row["status"] == "failed":
+            self.failures[row["example_id"]] = row
+        else:
+            self.failures.pop(row["example_id"], None)
+            self.rows[row["example_id"]] = row
+
+    def sync(self) -> None:
+        """Make every row durable.
+
+        Raises:
+            OSError: as the file system gave it.
+        """
+        if self._unsynced:
+            journal.sync(self.directory / JOURNAL)
+            self._unsynced = False
 
     def seal(self) -> dict[str, Any]:
         """Write the table, then the summary, and return the summary; a sealed cell returns its own.
@@ -116,6 +174,7 @@ class CellWriter:
             raise Incomplete(
                 f"cell {self.id} is {self.progress}: {self._reasons()}; repeat the command, or change what is refused"
             )
+        self.sync()
         rows = list(settle(self.rows.values(), self.directory).values())
         summary = summarise(self._manifest, rows, self._attempts)
         write_atomic(self.directory / SAMPLES, to_parquet(rows))
@@ -125,14 +184,12 @@ class CellWriter:
         self.sealed, self.summary = True, summary
         return summary
 
-    def _record(self, values: Mapping[str, Any]) -> None:
+    def _filled(self, values: Mapping[str, Any]) -> dict[str, Any]:
         name = values.get("example_id")
         if self.sealed:
             raise DuplicateRow(f"cell {self.id} is sealed: example {name!r} cannot be appended")
         if name not in self.planned:
-            raise ValueError(
-                f"example {name!r} is not planned in cell {self.id} ({len(self.planned)} examples)"
-            )
+            raise ValueError(f"example {name!r} is not planned in cell {self.id} ({len(self.planned)} examples)")
         if name in self.rows:
             raise DuplicateRow(f"cell {self.id}: example {name!r} is recorded as ok already")
         failed = self.failures.get(name)
@@ -141,14 +198,7 @@ class CellWriter:
             "cell_id": self.id,
             "attempt": 1 if failed is None else failed["attempt"] + 1,
         }
-        row = make_row({**values, **filled})
-        journal.append(self.directory / JOURNAL, row)
-        self._attempts += 1
-        if row["status"] == "failed":
-            self.failures[name] = row
-        else:
-            self.failures.pop(name, None)
-            self.rows[name] = row
+        return make_row({**values, **filled})
 
     def _reasons(self) -> str:
         shown = [
@@ -159,6 +209,7 @@ class CellWriter:
         return ", ".join(shown) + (f" and {more} more" if more else "")
 
     def _close(self, status: str, error: BaseException | None) -> None:
+        self.sync()
         reason = None if error is None else redact_text(f"{type(error).__name__}: {error}")[:_ERROR_LENGTH]
         ended = {"ended": _now(), "status": status, "error": reason}
         sessions = [*self._manifest["sessions"][:-1], {**self._manifest["sessions"][-1], **ended}]
@@ -200,15 +251,15 @@ def open_cell(
         CorruptRecord: when a file of the cell is damaged; the message names it and the line.
         ValueError: for an empty plan or a repeated id.
     """
-    root, plan = Path(root), _check_plan(planned)
+    root, plan, label = Path(root), _check_plan(planned), redact_text(label)
     cell = cell_id(identity)
-    done = _sealed_writer(root, cell, identity, plan)
+    done = sealed_cell(root, identity, plan)
     if done is not None:
         yield done
         return
     root.mkdir(parents=True, exist_ok=True)
     with terminable(), exclusive(root / f".{cell}.lock", f"cell {cell} ({file_name([label])})"):
-        done = _sealed_writer(root, cell, identity, plan)
+        done = sealed_cell(root, identity, plan)
         if done is not None:
             yield done
             return
@@ -229,9 +280,13 @@ def open_cell(
             writer._close("incomplete", None)
 
 
-def _sealed_writer(
-    root: Path, cell: str, identity: Mapping[str, Any], plan: tuple[str, ...]
-) -> CellWriter | None:
+def sealed_cell(root: Path, identity: Mapping[str, Any], planned: Sequence[str]) -> CellWriter | None:
+    """Return a cell that is sealed with all of `planned`, or None; nothing is locked or written.
+
+    Raises:
+        IdentityClash, CorruptRecord: as `open_cell`.
+    """
+    plan, cell = _check_plan(planned), cell_id(identity)
     folder = find_cell(root, cell)
     manifest = read_manifest(folder) if folder is not None else None
     if folder is None or manifest is None:
@@ -240,9 +295,7 @@ def _sealed_writer(
     summary = load_seal(folder, manifest)
     if summary is None or not set(plan) <= set(manifest["planned"]):
         return None
-    _log.info(
-        "cell %s is sealed with n = %d (asked for %d): nothing to do", cell, summary["planned"], len(plan)
-    )
+    _log.info("cell %s is sealed with n = %d (asked for %d): nothing to do", cell, summary["planned"], len(plan))
     rows = load_sealed_rows(folder, summary)
     return CellWriter(cell, folder, tuple(manifest["planned"]), rows, sealed=True, summary=summary)
 
@@ -282,25 +335,32 @@ def _start(
         "identity": json.loads(canonical_json(identity)),
         "config": redact(config),
         "planned": list(planned),
+        "origin": old["origin"] if old is not None and "origin" in old else secrets.token_hex(8),
         "sessions": [*(old["sessions"] if old is not None else []), session],
     }
     write_json(folder / MANIFEST, manifest)
     ok = {name: row for name, row in settled.items() if row["status"] == "ok"}
     failed = {name: row for name, row in settled.items() if row["status"] == "failed"}
-    return CellWriter(cell, folder, planned, ok, failed, _manifest=manifest, _attempts=len(rows))
+    # What a killed process left in the journal may still be on its way to the disk.
+    unsynced = (folder / JOURNAL).exists()
+    return CellWriter(cell, folder, planned, ok, failed, _manifest=manifest, _attempts=len(rows), _unsynced=unsynced)
 
 
 def _reopen(folder: Path, cell: str, manifest: Mapping[str, Any]) -> list[dict[str, Any]]:
     path = folder / JOURNAL
     if path.exists():
         journal.truncate_torn(path, journal.read_journal(path))
-    rows = load_open_rows(folder, cell)
+    rows = load_own_rows(folder, cell)
     summary = load_seal(folder, manifest)
     if summary is not None:
         check_rows(list(settle(rows, path).values()), summary, path if path.exists() else folder / SAMPLES)
     if rows and not path.exists():
         write_atomic(path, b"".join(journal.encode(row) for row in rows))
-    return rows
+    lost = lost_rows(folder, manifest, rows)
+    if lost:
+        _log.info("cell %s: took over %d examples from the journal of its group", cell, len(lost))
+        journal.append(path, lost, name="replay")
+    return [*rows, *lost]
 
 
 def _check_plan(planned: Sequence[str]) -> tuple[str, ...]:
@@ -309,9 +369,7 @@ def _check_plan(planned: Sequence[str]) -> tuple[str, ...]:
         raise ValueError("no example is planned: a cell needs at least one")
     repeated = sorted({name for name in plan if plan.count(name) > 1}) if len(set(plan)) < len(plan) else []
     if repeated:
-        raise ValueError(
-            f"example ids are planned twice: {repeated[:5]}; every example needs an id of its own"
-        )
+        raise ValueError(f"example ids are planned twice: {repeated[:5]}; every example needs an id of its own")
     return plan
 
 

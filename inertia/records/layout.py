@@ -29,17 +29,24 @@ def cell_folders(root: Path) -> dict[str, Path]:
         FileNotFoundError: when `root` is no folder.
         DuplicateCell: when two folders carry one id.
     """
+    found: dict[str, Path] = {}
+    for cell, folder in named_folders(root):
+        if cell in found:
+            raise DuplicateCell(f"{found[cell]} and {folder} are the same cell: move one of them away")
+        found[cell] = folder
+    return dict(sorted(found.items()))
+
+
+def named_folders(root: Path) -> list[tuple[str, Path]]:
+    """Return (cell id, folder) of everything below `root` that is named like a cell, twins included.
+
+    Raises:
+        FileNotFoundError: when `root` is no folder.
+    """
     if not root.is_dir():
         raise FileNotFoundError(f"no records at {root}: the folder does not exist; run an experiment first")
-    found: dict[str, Path] = {}
-    for folder in sorted(root.iterdir()):
-        match = _CELL.fullmatch(folder.name)
-        if match is None or not folder.is_dir():
-            continue
-        if match[1] in found:
-            raise DuplicateCell(f"{found[match[1]]} and {folder} are the same cell: move one of them away")
-        found[match[1]] = folder
-    return dict(sorted(found.items()))
+    matches = [(_CELL.fullmatch(folder.name), folder) for folder in sorted(root.iterdir())]
+    return [(match[1], folder) for match, folder in matches if match is not None and folder.is_dir()]
 
 
 def find_cell(root: Path, cell: str) -> Path | None:

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from inertia.records.group import lost_rows
 from inertia.records.journal import CorruptRecord, read_journal
-from inertia.records.layout import JOURNAL, SAMPLES, SUMMARY, read_json
+from inertia.records.layout import JOURNAL, SAMPLES, SUMMARY, read_json, read_manifest
 from inertia.records.settle import rows_sha256, settle
 from inertia.records.table import from_parquet
 
@@ -57,7 +58,18 @@ def check_rows(rows: list[dict[str, Any]], summary: Mapping[str, Any], where: ob
 
 
 def load_open_rows(folder: Path, cell: str) -> list[dict[str, Any]]:
-    """Return every recorded attempt of an unsealed cell: its journal, or the parquet if only that was kept.
+    """Return every recorded attempt of an unsealed cell: its own rows, and those that only its group's journal has.
+
+    Raises:
+        CorruptRecord: when a row belongs to another cell or a file is damaged.
+    """
+    own = load_own_rows(folder, cell)
+    manifest = read_manifest(folder)
+    return own if manifest is None else [*own, *lost_rows(folder, manifest, own)]
+
+
+def load_own_rows(folder: Path, cell: str) -> list[dict[str, Any]]:
+    """Return every attempt in the folder of an unsealed cell: its journal, or the parquet if only that was kept.
 
     Raises:
         CorruptRecord: when a row belongs to another cell or the file is damaged.

@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from inertia.records.atomic import write_atomic
 from inertia.records.canonical import canonical_json
-from inertia.records.identity import identity_sha256
 from inertia.records.journal import CorruptRecord
-from inertia.records.layout import JOURNAL, MANIFEST, cell_folders, read_manifest
+from inertia.records.layout import JOURNAL, MANIFEST, DuplicateCell, cell_folders, read_manifest
 from inertia.records.load import check_rows, load_open_rows, load_seal, load_sealed_rows
-from inertia.records.schema import check_version
+from inertia.records.published import describe, entries_of, published_files
 from inertia.records.settle import rows_sha256, settle
 from inertia.records.table import from_parquet, to_parquet
 
 _log = logging.getLogger(__name__)
-_CELLS = "inertia.cells"
 
 
 class Unsealed(RuntimeError):
@@ -96,7 +93,7 @@ def read_cell(folder: Path) -> Cell:
 
 
 def read_cells(source: Path) -> list[Cell]:
-    """Read all cells of a folder of runs or of a published .parquet file, sorted by id.
+    """Read all cells of a folder of runs, a published .parquet file or a data set of them, sorted by id.
 
     A folder without a manifest (killed before it was written) holds nothing yet and is left out.
 
@@ -105,8 +102,9 @@ def read_cells(source: Path) -> list[Cell]:
         CorruptRecord, NewerSchema, DuplicateCell, DuplicateRow: naming the file.
     """
     source = Path(source)
-    if source.is_file():
-        return _read_published(source)
+    files = published_files(source)
+    if files:
+        return _unique(cell for path in files for cell in read_published(path))
     cells = []
     for folder in cell_folders(source).values():
         if read_manifest(folder) is None:
@@ -124,6 +122,7 @@ def export(root: Path, cell_ids: Iterable[str], parquet_path: Path) -> None:
     Raises:
         KeyError: for an id that is not below `root`.
         Unsealed: naming every cell that is not complete; nothing is written then.
+        ValueError: for more cells than one file can describe (tens of megabytes of manifests).
     """
     folders = cell_folders(Path(root))
     wanted = sorted(set(cell_ids))
@@ -132,12 +131,25 @@ def export(root: Path, cell_ids: Iterable[str], parquet_path: Path) -> None:
         raise KeyError(f"no such cells below {root}: {unknown}")
     cells = [read_cell(folders[name]) for name in wanted]
     require_sealed(cells)
-    about = json.dumps(
-        [{"manifest": cell.manifest, "summary": cell.summary} for cell in cells], sort_keys=True
-    )
     rows = [row for cell in cells for row in cell.rows]
+    data = to_parquet(rows, describe(cells))
+    _check_footer(data, parquet_path, len(cells))
     parquet_path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomic(parquet_path, to_parquet(rows, {_CELLS: about}))
+    write_atomic(parquet_path, data)
+
+
+def _check_footer(data: bytes, path: Path, cells: int) -> None:
+    import io
+
+    import pyarrow.parquet as pq
+
+    try:
+        pq.read_schema(io.BytesIO(data))
+    except OSError as error:
+        raise ValueError(
+            f"{path}: the manifests of {cells} cells are more than readers of parquet take in one file ({error}); "
+            "export fewer, or make a data set: python -m inertia.records compact"
+        ) from None
 
 
 def require_sealed(cells: Iterable[Cell]) -> None:
@@ -148,9 +160,7 @@ def require_sealed(cells: Iterable[Cell]) -> None:
     """
     open_cells = [f"{cell.id} {cell.label} ({cell.progress})" for cell in cells if not cell.sealed]
     if open_cells:
-        raise Unsealed(
-            f"{len(open_cells)} cells are not complete: {'; '.join(open_cells)}; run the experiment again"
-        )
+        raise Unsealed(f"{len(open_cells)} cells are not complete: {'; '.join(open_cells)}; run the experiment again")
 
 
 def canonical_hash(source: Path) -> str:
@@ -166,23 +176,31 @@ def canonical_hash(source: Path) -> str:
     return hashlib.sha256("\n".join(lines).encode("ascii")).hexdigest()
 
 
-def _read_published(path: Path) -> list[Cell]:
+def read_published(path: Path) -> list[Cell]:
+    """Read the cells of one published .parquet file, sorted by id.
+
+    Raises:
+        CorruptRecord, NewerSchema, DuplicateRow: naming the file.
+    """
     rows, metadata = from_parquet(path)
-    if _CELLS not in metadata:
-        raise CorruptRecord(f"{path}: carries no cells; publish with inertia.records.export")
-    entries: Sequence[Mapping[str, Any]] = json.loads(metadata[_CELLS])
     by_cell: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
         by_cell.setdefault(row["cell_id"], []).append(row)
     cells = []
-    for entry in entries:
+    for entry in entries_of(metadata, path):
         manifest, summary = entry["manifest"], entry["summary"]
-        check_version(manifest.get("schema_version"), path)
-        if identity_sha256(manifest["identity"]) != manifest["identity_sha256"]:
-            raise CorruptRecord(f"{path}: the identity of cell {manifest['cell_id']} was edited")
         own = by_cell.pop(manifest["cell_id"], [])
         check_rows(own, summary, f"{path}, cell {manifest['cell_id']}")
         cells.append(Cell(path, manifest, tuple(settle(own, path).values()), summary))
     if by_cell:
         raise CorruptRecord(f"{path}: rows of cells it does not describe: {sorted(by_cell)}")
     return sorted(cells, key=lambda cell: cell.id)
+
+
+def _unique(cells: Iterable[Cell]) -> list[Cell]:
+    found: dict[str, Cell] = {}
+    for cell in cells:
+        if cell.id in found:
+            raise DuplicateCell(f"{found[cell.id].source} and {cell.source} both hold cell {cell.id}: move one away")
+        found[cell.id] = cell
+    return [found[name] for name in sorted(found)]

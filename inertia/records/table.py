@@ -29,7 +29,7 @@ def to_parquet(rows: Iterable[Mapping[str, Any]], metadata: Mapping[str, str] | 
 
 
 def from_parquet(path: Path) -> tuple[list[dict[str, Any]], dict[str, str]]:
-    """Return the rows of a parquet file of ours and the metadata of its schema.
+    """Return the rows of a parquet file of ours and the metadata of its schema; columns beside ours are left out.
 
     Raises:
         CorruptRecord: when it is no parquet file, or not one of ours.
@@ -43,7 +43,7 @@ def from_parquet(path: Path) -> tuple[list[dict[str, Any]], dict[str, str]]:
     if missing:
         raise CorruptRecord(f"{path}: columns {missing} are missing")
     try:
-        return [make_row(row) for row in table.to_pylist()], metadata
+        return [make_row(row) for row in table.select(list(COLUMNS)).to_pylist()], metadata
     except (TypeError, ValueError) as error:
         raise CorruptRecord(f"{path}: {error}") from None
 
@@ -54,5 +54,7 @@ def _read(path: Path) -> pyarrow.Table:
 
     try:
         return pq.ParquetFile(path).read()
-    except pa.ArrowInvalid as error:
+    except (pa.ArrowInvalid, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise  # the file system's own, not the decoder's
         raise CorruptRecord(f"{path}: no readable parquet file ({error})") from None

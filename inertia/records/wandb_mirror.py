@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from inertia.records.facts import names
+from inertia.records.mirrored import free_attempt, mirrored, note, run_id
 from inertia.records.read import Cell, read_cell
+from inertia.records.settle import rows_sha256
 from inertia.records.summary import summarise
+from inertia.records.table import to_parquet
 
 _log = logging.getLogger(__name__)
+BUDGET = "budget/tokens"
+RATIO = "budget/compression_ratio"
 _TEXT_LENGTH = 500
 _TAG_LENGTH = 64
 _NAME_LENGTH = 128
@@ -40,38 +48,60 @@ def mirror(
     directory: Path,
     group: str | None = None,
     job_type: str = "eval",
-    tags: Sequence[str] = (),
-    attempt: int = 1,
+    tags: Sequence[str] | None = None,
+    attempt: int | None = None,
     max_examples: int = 100,
 ) -> str | None:
     """Write one W&B run for a cell and finish it; return the run's id, or None when nothing was written.
 
     Whatever goes wrong (no package, no disk, no network) is logged as a warning and the job goes on: the
-    records are the truth, and this can be called for them again at any time. The run's id is the cell's id
-    (with "-a2", "-a3" for later attempts), so that a repeated upload makes no second run. "online" without a
-    key is offline. Config is the nested identity, with the run's config and provenance beside it; summary
-    keys read "benchmark/task/metric"; a table shows at most `max_examples` examples, without contexts, texts
-    cut short.
+    records are the truth, and this can be called for them again at any time. "online" without a key is offline.
+
+    The run's id is the cell's id, with "-a2", "-a3" for later attempts. Records that were mirrored into
+    `directory` before keep their id, and are not written twice in one mode and project; records that changed
+    since (a cell that was reopened with more examples) get the next attempt, for W&B would take a second run of
+    one id for the first.
+
+    Config is the nested identity, with the run's config and provenance beside it. One point is logged, with the
+    budget as x axis of every metric, so that W&B draws score against budget over many runs; its keys read
+    "benchmark/task/metric" and are the summary's too. A table shows at most `max_examples` examples, without
+    contexts, texts cut short. The records themselves, rows as parquet and the summary, are an artifact of type
+    "results".
 
     Args:
         cell: a cell's folder, or one that was read.
         mode: "disabled" does nothing at all.
         project: W&B project.
         directory: folder for every file W&B writes (run, data, cache, config).
-        group: the sweep.
+        group: the sweep; None takes what the cell's config says, else its experiment, else "runs".
         job_type: kind of run.
-        tags: cut to 64 characters each.
-        attempt: raise it to upload a cell anew after its run was deleted, for W&B never gives an id out
-            twice.
+        tags: cut to 64 characters each; None takes backbone, policy, benchmark and task.
+        attempt: None finds it. Raise it to upload a cell anew after its run was deleted, for W&B never gives an
+            id out twice.
         max_examples: rows of the table.
     """
     if mode == "disabled":
         return None
     try:
         read = cell if isinstance(cell, Cell) else read_cell(cell)
-        name = read.id if attempt == 1 else f"{read.id}-a{attempt}"
-        with _kept_below(Path(directory)):
-            _write(read, name, mode, project, Path(directory), group, job_type, tags, max_examples)
+        place = Path(directory)
+        with _kept_below(place):
+            about = About(
+                mode=possible_mode(mode),
+                project=_plain_text(project, _NAME_LENGTH),
+                group=_plain_text(group if group is not None else default_group(read), _NAME_LENGTH),
+                job_type=_plain_text(job_type, _TAG_LENGTH),
+                tags=tuple(clean_tags(tags if tags is not None else default_tags(read))),
+            )
+            rows = rows_sha256(read.rows)
+            before = mirrored(place, read.id, rows)
+            if attempt is None and any((entry.mode, entry.project) == (about.mode, about.project) for entry in before):
+                return before[-1].run
+            if attempt is None:
+                attempt = before[-1].attempt if before else free_attempt(place, read.id)
+            name = run_id(read.id, attempt)
+            _write(read, name, about, place, max_examples)
+        note(place, read.id, attempt, rows, mode=about.mode, project=about.project)
         return name
     except Exception as error:
         _log.warning(
@@ -92,13 +122,7 @@ def run_config(cell: Cell) -> dict[str, Any]:
 
 def run_summary(cell: Cell) -> dict[str, Any]:
     """Return the summary of the mirrored run: "benchmark/task/metric" -> number."""
-    summary = (
-        cell.summary if cell.summary is not None else summarise(cell.manifest, cell.rows, len(cell.rows))
-    )
-    benchmark = cell.identity.get("benchmark")
-    fields = benchmark if isinstance(benchmark, Mapping) else {"name": benchmark}
-    words = [str(fields[key]) for key in ("name", "task") if fields.get(key) is not None]
-    prefix = "/".join(word.replace("/", "-") for word in words) if words else "cell"
+    summary = cell.summary if cell.summary is not None else summarise(cell.manifest, cell.rows, len(cell.rows))
     score = summary["score"] if summary["score"] is not None else {}
     named = {
         "score": score.get("mean"),
@@ -110,12 +134,9 @@ def run_summary(cell: Cell) -> dict[str, Any]:
         "retained_tokens": summary["mean_retained_tokens"],
         **summary["totals"],
         **summary["maxima"],
-        **{
-            key: value["mean"]
-            for key, value in (summary["metrics"] if summary["metrics"] is not None else {}).items()
-        },
+        **{key: value["mean"] for key, value in (summary["metrics"] if summary["metrics"] is not None else {}).items()},
     }
-    return {f"{prefix}/{key}": value for key, value in named.items() if value is not None}
+    return {f"{_prefix(cell)}/{key}": value for key, value in named.items() if value is not None}
 
 
 def clean_tags(tags: Sequence[str]) -> list[str]:
@@ -124,17 +145,62 @@ def clean_tags(tags: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(tag for tag in cleaned if tag))
 
 
-def _write(
-    cell: Cell,
-    name: str,
-    mode: Literal["offline", "online"],
-    project: str,
-    directory: Path,
-    group: str | None,
-    job_type: str,
-    tags: Sequence[str],
-    max_examples: int,
-) -> None:
+def possible_mode(mode: Literal["offline", "online"]) -> Literal["offline", "online"]:
+    """Return the mode, or "offline" with a warning where there is no key to be online with."""
+    import wandb
+
+    if mode == "online" and wandb.api.api_key is None:
+        _log.warning("W&B has no key: writing offline; `wandb sync` uploads it later")
+        return "offline"
+    return mode
+
+
+def default_group(cell: Cell) -> str:
+    """Return the sweep a cell belongs to, from its config."""
+    config = cell.manifest["config"]
+    logger = config.get("logger")
+    named = logger.get("group") if isinstance(logger, Mapping) else None
+    return str(next((value for value in (named, config.get("experiment_name")) if value is not None), "runs"))
+
+
+def default_tags(cell: Cell) -> list[str]:
+    """Return backbone, method, benchmark, and task with length."""
+    found = names(cell.manifest)
+    place = found.task if found.length is None else f"{found.task}-{found.length}"
+    return [found.backbone, found.method, found.benchmark, place]
+
+
+def budget_point(cell: Cell) -> dict[str, float]:
+    """Return the x axes: mean budget in tokens and mean fraction of the prompt that it leaves out.
+
+    A cell without a budget (the full cache) stands at its whole prompt, with nothing left out. Empty where no
+    row says how long its prompt is.
+    """
+    pairs = [
+        (row["budget_tokens"] if row["budget_tokens"] is not None else row["prompt_tokens"], row["prompt_tokens"])
+        for row in cell.rows
+        if row["status"] == "ok" and row["prompt_tokens"]
+    ]
+    if not pairs:
+        return {}
+    return {
+        BUDGET: sum(budget for budget, _ in pairs) / len(pairs),
+        RATIO: sum(max(0.0, 1 - budget / prompt) for budget, prompt in pairs) / len(pairs),
+    }
+
+
+@dataclass(frozen=True)
+class About:
+    """What W&B is told of a run beside its records; texts are ones that it takes."""
+
+    mode: Literal["offline", "online"]
+    project: str
+    group: str
+    job_type: str
+    tags: tuple[str, ...]
+
+
+def _write(cell: Cell, name: str, about: About, directory: Path, max_examples: int) -> None:
     import wandb
 
     # A Settings object of its own every time: a reused one carries the last run's id into the next cell.
@@ -151,35 +217,76 @@ def _write(
         init_timeout=60,
     )
     run = wandb.init(
-        project=_plain_text(project, _NAME_LENGTH),
+        project=about.project,
         dir=str(directory),
         id=name,
         name=_plain_text(cell.label, _NAME_LENGTH),
-        group=None if group is None else _plain_text(group, _NAME_LENGTH),
-        job_type=_plain_text(job_type, _TAG_LENGTH),
-        tags=clean_tags(tags),
+        group=about.group,
+        job_type=about.job_type,
+        tags=list(about.tags),
         config=run_config(cell),
-        mode="online" if mode == "online" and _has_key(wandb) else "offline",
+        mode=about.mode,
         resume=None,
         # The job may have a run of its own; ours neither ends nor joins it.
         reinit="create_new",
         settings=settings,
     )
     try:
+        summary, budget = run_summary(cell), budget_point(cell)
+        for axis in budget:
+            run.define_metric(axis)
+        if budget:
+            run.define_metric(f"{_prefix(cell)}/*", step_metric=BUDGET)
         rows = [[_cell_text(row[column]) for column in _COLUMNS] for row in cell.rows[:max_examples]]
-        run.log({"examples": wandb.Table(columns=list(_COLUMNS), data=rows, allow_mixed_types=True)})
-        run.summary.update(run_summary(cell))
+        table = wandb.Table(columns=list(_COLUMNS), data=rows, allow_mixed_types=True)
+        run.log({**budget, **summary, "examples": table})
+        # Said again: a metric that was logged shows up in the summary only when the run is synchronised.
+        run.summary.update({**budget, **summary})
+        run.log_artifact(_results(cell, name, directory), aliases=_aliases(cell, name))
     except BaseException:
         run.finish(exit_code=1)
         raise
     run.finish(exit_code=0)
 
 
-def _has_key(wandb: Any) -> bool:
-    found = wandb.api.api_key is not None
-    if not found:
-        _log.warning("W&B has no key: writing offline; `wandb sync` uploads it later")
-    return found
+def _results(cell: Cell, name: str, directory: Path) -> Any:
+    """Return the artifact of a cell's records; its files are staged below `directory` for a later `wandb sync`."""
+    import wandb
+
+    score = cell.summary["score"]["mean"] if cell.summary is not None else None
+    artifact = wandb.Artifact(
+        f"results-{cell.id}",
+        type="results",
+        description=cell.label,
+        metadata={"cell_id": cell.id, "progress": cell.progress, "score": score, "rows": len(cell.rows)},
+    )
+    staged = directory / "results" / name
+    staged.mkdir(parents=True, exist_ok=True)
+    files = {
+        "samples.parquet": to_parquet(cell.rows),
+        "summary.json": _json(cell.summary if cell.summary is not None else {"status": cell.progress}),
+        "manifest.json": _json(cell.manifest),
+    }
+    for file, data in files.items():
+        (staged / file).write_bytes(data)
+        # Immutable: W&B uploads from here and makes no second copy.
+        artifact.add_file(str(staged / file), name=file, policy="immutable", skip_cache=True)
+    return artifact
+
+
+def _aliases(cell: Cell, name: str) -> list[str]:
+    return ["latest", "sealed" if cell.sealed else "incomplete", name]
+
+
+def _json(value: Any) -> bytes:
+    return (json.dumps(value, indent=2) + "\n").encode("ascii")
+
+
+def _prefix(cell: Cell) -> str:
+    benchmark = cell.identity.get("benchmark")
+    fields = benchmark if isinstance(benchmark, Mapping) else {"name": benchmark}
+    words = [str(fields[key]) for key in ("name", "task") if fields.get(key) is not None]
+    return "/".join(word.replace("/", "-") for word in words) if words else "cell"
 
 
 @contextmanager
@@ -187,9 +294,7 @@ def _kept_below(directory: Path) -> Iterator[None]:
     """Point every folder W&B chooses by environment below `directory`, and put the environment back."""
     directory.mkdir(parents=True, exist_ok=True)
     before = {name: os.environ.get(name) for name in _FOLDERS}
-    places = {
-        name: directory / name.removeprefix("WANDB_").removesuffix("_DIR").lower() for name in _FOLDERS[1:]
-    }
+    places = {name: directory / name.removeprefix("WANDB_").removesuffix("_DIR").lower() for name in _FOLDERS[1:]}
     os.environ.update({"WANDB_DIR": str(directory), **{name: str(place) for name, place in places.items()}})
     try:
         yield

@@ -22,7 +22,7 @@ from inertia.benchmarks.sources import DataError, Text
 GENERATOR_VERSION = 1
 """Raise it whenever the same arguments would give another example."""
 
-ESSAYS = "essays"
+ESSAYS = "PaulGrahamEssays"
 """The name under which the essay tasks ask a source for their text."""
 
 

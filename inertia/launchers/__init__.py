@@ -1,0 +1,4 @@
+"""Where groups of cells run: in this process, as Slurm jobs, or as tasks of a Ray cluster.
+
+`settings` are the options, `work` is what is shipped, `submitit_jobs` and `ray_tasks` ship it, `launch` decides.
+"""

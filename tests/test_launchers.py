@@ -1,0 +1,482 @@
+"""Launchers: what is refused, what is shipped, and that the records are those of a run in one process."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import pytest
+import yaml
+from hydra import compose, initialize_config_dir
+from hypothesis import given
+from hypothesis import strategies as st
+from tqdm import tqdm
+
+from inertia import cli, harness, indices
+from inertia.config import run_config
+from inertia.launchers import extra, ray_tasks, submitit_jobs, watch
+from inertia.launchers.follow import WorkFailed, follow
+from inertia.launchers.launch import check, launch
+from inertia.launchers.settings import KINDS, Local, Ray, Submitit, from_mapping
+from inertia.launchers.work import Work, divide, do
+from inertia.paths import config_dir
+from inertia.records import canonical_hash, read_cells
+from inertia.shards import Shard, parse
+
+ROOT = Path(__file__).resolve().parents[1]
+SMALL = (
+    "backbone=tiny-random",
+    "benchmark.tasks=[niah_single_1]",
+    "benchmark.lengths=[512,640]",
+    "benchmark.examples=3",
+    "logger=none",
+    "progress=false",
+)
+METHODS = ("full_cache", "inertiakv")
+HERE = Submitit(cluster="local", gpus_per_node=0, cpus_per_task=1, mem_gb=4, timeout_minutes=5)
+RAY = Ray(num_gpus=0, num_cpus=1)
+
+
+@cache
+def composed(*overrides):
+    with initialize_config_dir(str(config_dir()), version_base="1.3"):
+        return run_config(compose("config", overrides=[*SMALL, *overrides]))
+
+
+def jobs(launcher=None, shard=None, **benchmark):
+    made = [composed(f"method={name}") for name in METHODS]
+    return [
+        replace(each, launcher=launcher or Local(), shard=parse(shard), benchmark=replace(each.benchmark, **benchmark))
+        for each in made
+    ]
+
+
+def run(launcher=None, shard=None, **benchmark):
+    configs = jobs(launcher, shard, **benchmark)
+    check(configs)
+    return launch(configs, [harness.cells_of(config) for config in configs])
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    root = tmp_path_factory.mktemp("undisturbed")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("INERTIA_RESULTS", str(root))
+        outcomes = run()
+    assert all(outcome.summary for outcome in outcomes)
+    return canonical_hash(root / "runs")
+
+
+# What is refused
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_files_state_the_defaults(kind):
+    values = yaml.safe_load((config_dir() / "launcher" / f"{kind}.yaml").read_text())
+    assert from_mapping(values) == KINDS[kind]()
+
+
+@pytest.mark.parametrize(
+    "words, expected",
+    [
+        (["launcher=slurm"], "no such option; give one of local, ray, submitit"),
+        (["launcher.shards=2"], "launcher has no key 'shards'; it has kind"),
+        (["launcher=submitit", "launcher.shard=2"], "no key 'shard'.*Did you mean shards"),
+        (
+            ["launcher=submitit", "launcher.cluster=pbs"],
+            "launcher.cluster='pbs' is unknown; give one of 'slurm', 'local'",
+        ),
+        (["launcher=submitit", "launcher.timeout_minutes=0"], "timeout_minutes=0 is too small"),
+        (["launcher=submitit", "launcher.requeues=-1"], "requeues=-1 is too small"),
+        (["launcher=submitit", "launcher.parallel=0"], "parallel=0 is too small"),
+        (["launcher=submitit", "launcher.mem_gb=much"], "mem_gb='much' is not a number"),
+        (["launcher=submitit", "launcher.partition=7"], "partition=7 is not text"),
+        (["launcher=submitit", "launcher.setup=[1]"], r"setup=\[1\] is not a list of shell lines"),
+        (["launcher=submitit", "launcher.sbatch=x"], "sbatch='x' is not a mapping"),
+        (["launcher=ray", "launcher.num_gpus=-1"], "num_gpus=-1 is out of range"),
+        (["launcher=ray", "launcher.address=6379"], "address=6379 is not text"),
+        (["launcher=ray", "launcher.groups_per_job=0"], "groups_per_job=0 is too small"),
+        (["launcher.kind=pbs"], "launcher.kind='pbs' is unknown"),
+        (["launcher.kind=ray", "launcher=submitit"], "launcher=ray has no key 'account'"),
+        (["shard=3"], "shard=3 is no part"),
+        (["shard=4/3"], "give a part from 1/3 to 3/3"),
+    ],
+)
+def test_a_wrong_setting_is_refused(words, expected, capsys):
+    import re
+
+    assert cli.main(words) == 2
+    assert re.search(expected, capsys.readouterr().err), expected
+
+
+@pytest.mark.parametrize("kind", ["submitit", "ray"])
+@pytest.mark.parametrize("sweep", [[], ["-m"]])
+def test_without_the_extra_the_message_says_what_to_install(kind, sweep, results, monkeypatch, capsys):
+    monkeypatch.setattr(extra, "find_spec", lambda name: None)
+    words = [*sweep, *SMALL, f"launcher={kind}"]
+    with pytest.raises(SystemExit) as stopped:
+        raise SystemExit(cli.main(words))
+    assert stopped.value.code == 2
+    assert f"pip install 'inertia[{kind}]'" in capsys.readouterr().err
+    assert not (results / "runs").exists() and not (results / "jobs").exists()
+
+
+@pytest.mark.parametrize(
+    "launchers, shards, expected",
+    [
+        ((Local(), HERE), (None, None), "launcher differs between the jobs"),
+        ((HERE, replace(HERE, shards=2)), (None, None), "launcher differs between the jobs"),
+        ((Local(), Local()), ("1/2", "2/2"), "shard differs between the jobs.*launcher.shards=n"),
+        ((replace(HERE, shards=2),) * 2, ("1/2", "1/2"), "both cut the examples"),
+        ((replace(HERE, parallel=2, gpus_per_node=1),) * 2, (None, None), "the same GPUs"),
+    ],
+)
+def test_jobs_that_do_not_go_together_are_refused(launchers, shards, expected):
+    configs = [
+        replace(config, launcher=launcher, shard=parse(shard))
+        for config, launcher, shard in zip(jobs(), launchers, shards, strict=True)
+    ]
+    with pytest.raises(ValueError, match=expected):
+        check(configs)
+
+
+def test_slurm_is_refused_where_there_is_none(monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(ValueError, match="no sbatch on this machine.*launcher.cluster=local"):
+        check(jobs(Submitit()))
+
+
+def test_a_cluster_that_does_not_answer_is_said_at_once():
+    with pytest.raises(ConnectionError, match="no Ray cluster answers there"):
+        ray_tasks._reach("127.0.0.1:9")
+    for address in (None, "auto", "local"):
+        ray_tasks._reach(address)
+
+
+# What is shipped
+
+
+@given(shards=st.integers(1, 5), size=st.integers(1, 4), examples=st.integers(1, 6))
+def test_every_answer_is_the_work_of_one_process(shards, size, examples):
+    cells = [cell for config in jobs(examples=examples) for cell in harness.cells_of(config)]
+    works = divide(cells, shards=shards, groups_per_job=size, results=Path("r"))
+    by_id = {cell.id: cell for cell in cells}
+    done = Counter(
+        (name, example)
+        for work in works
+        for name in work.cells
+        for example in (by_id[name].planned if work.shard is None else Shard(*work.shard).of(by_id[name].planned))
+    )
+    assert set(done) == {(cell.id, example) for cell in cells for example in cell.planned}
+    assert set(done.values()) == {1}
+    for work in works:
+        keys = [by_id[name].group_key for name in work.cells]
+        assert len(set(keys)) <= size and all(Counter(keys)[key] == 2 for key in keys), "a group was cut apart"
+        assert len(work.configs) == 2
+
+
+def test_work_is_plain_data():
+    works = divide(harness.cells_of(composed()), shards=2, groups_per_job=1, results=Path("r"))
+    again = pickle.loads(pickle.dumps(works))
+    assert again == works
+    assert json.loads(json.dumps([work.__dict__ for work in works], default=str))
+    text = pickle.dumps([work.__dict__ for work in works])
+    assert b"torch" not in text and b"omegaconf" not in text and len(text) < 20_000
+
+
+def test_groups_of_two_backbones_never_share_a_process():
+    cells = [cell for words in ((), ("backbone.seed=1",)) for cell in harness.cells_of(composed(*words))]
+    works = divide(cells, shards=1, groups_per_job=9, results=Path("r"))
+    assert [len(work.cells) for work in works] == [2, 2]
+
+
+def test_work_is_done_where_it_says_and_leaves_the_environment_alone(tmp_path, results):
+    cells = [cell for config in jobs(examples=1) for cell in harness.cells_of(config)]
+    first, _ = divide(cells, shards=1, groups_per_job=1, results=tmp_path / "elsewhere")
+    assert do(first) == {}
+    assert os.environ["INERTIA_RESULTS"] == str(results) and not results.exists()
+    assert {cell.id for cell in read_cells(tmp_path / "elsewhere" / "runs") if cell.sealed} == set(first.cells)
+
+
+def test_a_machine_with_other_code_or_data_is_refused(tmp_path):
+    work = Work((composed().resolved,), ("c00000000000",), None, str(tmp_path))
+    with pytest.raises(ValueError, match="c00000000000 are unknown here.*same checkout"):
+        do(work)
+
+
+def test_the_index_does_not_depend_on_who_writes_it_last(results):
+    configs = [replace(config, experiment_name="mine", profile_name="tiny") for config in jobs(examples=1)]
+    cells = [cell for config in configs for cell in harness.cells_of(config)]
+    indices.write_indices(cells)
+    path = results / "experiments" / "mine__tiny.json"
+    before = path.read_bytes()
+    for some in ([cells[2]], cells[1:3], list(reversed(cells))):
+        indices.write_indices(some)
+        assert path.read_bytes() == before
+    changed = [cell for config in configs for cell in harness.cells_of(replace(config, label="other"))]
+    indices.write_indices(changed)
+    assert path.read_bytes() != before
+
+
+# How it is followed
+
+
+class Handle:
+    def __init__(self, polls, outcome):
+        self.polls, self.outcome, self.cancelled = polls, outcome, False
+
+    def done(self):
+        self.polls -= 1
+        return self.polls < 0
+
+    def problems(self):
+        if isinstance(self.outcome, Exception):
+            raise self.outcome
+        return self.outcome
+
+    def cancel(self):
+        self.cancelled = True
+
+
+class Engine:
+    def __init__(self, room, outcomes, polls=1):
+        self.room, self.outcomes, self.polls, self.started, self.most = room, list(outcomes), polls, [], 0
+
+    def start(self, works):
+        made = [Handle(self.polls, self.outcomes.pop(0)) for _ in works]
+        self.started += made
+        self.most = max(self.most, sum(handle.polls >= 0 for handle in self.started))
+        return made
+
+
+def works(count):
+    return [Work((), (f"c{number}",), None, "r") for number in range(count)]
+
+
+@pytest.fixture
+def no_sleep(monkeypatch):
+    monkeypatch.setattr("inertia.launchers.follow.POLL_SECONDS", 0.0)
+
+
+@pytest.mark.parametrize("room", [None, 1, 2, 9])
+def test_a_failed_job_costs_the_others_nothing(room, no_sleep):
+    engine = Engine(room, [{}, WorkFailed("job 7 died; its log: x"), {"c2": "incomplete 1/2"}, {}])
+    bar, counts = tqdm(disable=True), itertools.count()
+    assert follow(engine, works(4), bar, lambda: next(counts)) == {
+        "c1": "job 7 died; its log: x",
+        "c2": "incomplete 1/2",
+    }
+    assert len(engine.started) == 4 and engine.most == min(room or 4, 4)
+    assert bar.n > 0
+
+
+def test_an_interrupt_stops_what_was_started(no_sleep, capsys):
+    engine = Engine(2, [{}] * 3, polls=99)
+
+    def interrupt():
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        follow(engine, works(3), tqdm(disable=True), interrupt)
+    assert [handle.cancelled for handle in engine.started] == [True, True]
+    assert "stopped 2 running or queued jobs" in capsys.readouterr().err
+
+
+def test_the_bar_counts_answers_of_other_processes_and_reads_what_changed_only(results, monkeypatch):
+    configs = jobs(examples=2)
+    cells = [cell for config in configs for cell in harness.cells_of(config)]
+    seen, read = watch.Watch(results, cells), []
+    real = watch.recorded_ids
+    monkeypatch.setattr(watch, "recorded_ids", lambda root, name: read.append(name) or real(root, name))
+    assert seen.count() == 0
+    harness.run(jobs(shard="1/2", examples=2))
+    assert seen.count() == 4 and len(read) == 4
+    assert seen.count() == 4 and len(read) == 4, "unchanged files were read again"
+    harness.run(jobs(shard="2/2", examples=2))
+    assert seen.count() == 8
+    (results / "runs").rename(results / "gone")
+    assert seen.count() == 0
+
+
+# Slurm and processes of this machine, through submitit
+
+
+def test_settings_in_the_words_of_submitit():
+    settings = Submitit(
+        partition="gpu", account="lab", setup=("module load x",), sbatch={"licenses": "x:1"}, parallel=3
+    )
+    found = submitit_jobs.parameters(settings)
+    assert found["slurm_partition"] == "gpu" and found["slurm_account"] == "lab" and found["slurm_qos"] is None
+    assert found["slurm_setup"] == ["module load x"] and found["slurm_additional_parameters"] == {"licenses": "x:1"}
+    assert found["slurm_array_parallelism"] == 3 and found["timeout_min"] == 240
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        *({name: "x"} for name in ("name", "partition", "account", "qos", "constraint")),
+        *({name: 7} for name in ("parallel", "timeout_minutes", "gpus_per_node", "cpus_per_task", "mem_gb")),
+        {"setup": ("x",)},
+        {"sbatch": {"x": 1}},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_every_setting_of_a_job_reaches_submitit(change):
+    assert submitit_jobs.parameters(Submitit(**change)) != submitit_jobs.parameters(Submitit())
+
+
+def test_a_job_goes_back_into_the_queue_so_often_and_no_more():
+    task = submitit_jobs.Task(works(1)[0], requeues=1)
+    again = task.checkpoint()
+    assert again.function == replace(task, requeues=0)
+    with pytest.raises(SystemExit, match="launcher.requeues"):
+        again.function.checkpoint()
+
+
+def submit(launcher, results, *words, fault=None, **more):
+    environment = {**os.environ, "INERTIA_RESULTS": str(results), "OMP_NUM_THREADS": "1", **more}
+    environment.pop("INERTIA_FAULT", None)
+    if fault:
+        environment["INERTIA_FAULT"] = fault
+    command = [sys.executable, "-m", "inertia", "-m", *SMALL, f"method={','.join(METHODS)}", *launcher, *words]
+    return subprocess.Popen(
+        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def ended(process):
+    out, err = process.communicate(timeout=280)
+    return process.returncode, out, err
+
+
+LOCAL_JOBS = ("launcher=submitit", "launcher.cluster=local", "launcher.gpus_per_node=0", "launcher.groups_per_job=2")
+
+
+@pytest.mark.slow
+def test_processes_of_this_machine_give_the_records_of_one_run(undisturbed, results):
+    code, out, err = ended(submit(LOCAL_JOBS, results, "launcher.shards=2", "launcher.parallel=2", "progress=true"))
+    assert code == 0, err
+    assert json.loads(out.splitlines()[-1]) == {"cells": 4, "sealed": 4, "incomplete": 0}
+    assert canonical_hash(results / "runs") == undisturbed
+    assert "2 jobs through submitit" in err and "12/12" in err, "the bar does not show the answers of the jobs"
+    jobs_before = sorted((results / "jobs").iterdir())
+    code, out, err = ended(submit(LOCAL_JOBS, results))
+    assert code == 0 and sorted((results / "jobs").iterdir()) == jobs_before, "sealed cells were submitted again"
+
+
+@pytest.mark.slow
+def test_a_preempted_job_goes_back_into_the_queue_and_on_from_its_journal(undisturbed, results):
+    process = submit(LOCAL_JOBS, results)
+    deadline = time.monotonic() + 120
+    while not list((results / "runs").glob("*/samples.jsonl")) if (results / "runs").exists() else True:
+        assert time.monotonic() < deadline and process.poll() is None
+        time.sleep(0.02)
+    (first, *_) = (results / "runs").glob(".c*.lock")
+    os.kill(int(first.read_text()), signal.SIGUSR2)
+    code, out, err = ended(process)
+    assert code == 0, err
+    assert canonical_hash(results / "runs") == undisturbed
+    (log,) = (results / "jobs").glob("*/*_log.out")
+    assert "Requeued job" in log.read_text()
+
+
+@pytest.mark.slow
+def test_a_job_that_dies_is_said_with_its_log_and_what_it_did_stays(undisturbed, results):
+    """It dies in the second of its groups."""
+    code, out, err = ended(submit(LOCAL_JOBS, results, fault="group-synced:4"))
+    assert code == 1
+    assert json.loads(out.splitlines()[-1]) == {"cells": 4, "sealed": 2, "incomplete": 2}
+    assert err.count("ended without a result") == 2 and "its log:" in err
+    assert ended(submit(LOCAL_JOBS, results))[0] == 0
+    assert canonical_hash(results / "runs") == undisturbed
+
+
+@pytest.mark.slow
+def test_two_jobs_never_write_one_cell(undisturbed, results):
+    """The first is stopped in the middle of an example, with its locks held, until the second has ended."""
+    holder = submit((), results, fault="group-synced:1:SIGSTOP")
+    deadline = time.monotonic() + 120
+    while not list((results / "runs").glob("groups/*.jsonl")) if (results / "runs").exists() else True:
+        assert time.monotonic() < deadline and holder.poll() is None
+        time.sleep(0.05)
+    time.sleep(1)
+    code, out, err = ended(submit(LOCAL_JOBS, results))
+    assert code == 1
+    assert "is being written by process" in err
+    os.kill(holder.pid, signal.SIGCONT)
+    ended(holder)
+    assert ended(submit((), results))[0] == 0
+    assert canonical_hash(results / "runs") == undisturbed
+
+
+SBATCH = """#!/bin/bash
+cp "$1" "$FAKE_SLURM/script"
+last=$(sed -n 's/^#SBATCH --array=0-\\([0-9]*\\).*/\\1/p' "$1")
+for index in $(seq 0 "${last:-0}"); do
+  SLURM_JOB_ID=$((4001 + index)) SLURM_ARRAY_JOB_ID=4000 SLURM_ARRAY_TASK_ID=$index SLURM_NTASKS=1 SLURM_PROCID=0 \\
+    SLURM_LOCALID=0 SLURM_NODEID=0 SLURM_JOB_NUM_NODES=1 SUBMITIT_EXECUTOR=slurm bash "$1" >/dev/null 2>&1 &
+done
+echo "Submitted batch job 4000"
+"""
+SRUN = """#!/bin/bash
+while [[ "$1" == -* ]]; do case "$1" in --output|--error) shift 2;; *) shift;; esac; done
+exec "$@"
+"""
+SACCT = """#!/bin/bash
+echo "JobID|State|NodeList"
+for index in 0 1 2 3; do echo "4000_$index|RUNNING|node1"; done
+"""
+
+
+@pytest.mark.slow
+def test_an_array_of_slurm_gives_the_records_of_one_run(undisturbed, results, tmp_path):
+    """sbatch, srun and sacct are stand-ins that run the very script that Slurm would get."""
+    for name, text in {"sbatch": SBATCH, "srun": SRUN, "sacct": SACCT}.items():
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o755)
+    words = ("launcher=submitit", "launcher.partition=gpu", "launcher.parallel=2", "+launcher.sbatch.licenses=x")
+    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+    code, out, err = ended(submit(words, results, PATH=path, FAKE_SLURM=str(tmp_path)))
+    assert code == 0, err
+    assert canonical_hash(results / "runs") == undisturbed
+    script = (tmp_path / "script").read_text()
+    for line in ("--array=0-1%2", "--partition=gpu", "--gpus-per-node=1", "--mem=64GB", "--time=240", "--licenses=x"):
+        assert f"#SBATCH {line}" in script, script
+    assert "#SBATCH --signal=USR2@90" in script
+
+
+# Ray
+
+
+@pytest.mark.slow
+def test_ray_gives_the_records_of_one_run_and_a_dead_worker_is_started_again(undisturbed, results):
+    """Each worker dies after the first example that it records; what follows goes on from there."""
+    words = ("launcher=ray", "launcher.num_gpus=0", "launcher.num_cpus=1", "launcher.retries=4")
+    code, out, err = ended(submit(words, results, fault="group-synced:1"))
+    assert code == 0, err
+    assert json.loads(out.splitlines()[-1]) == {"cells": 4, "sealed": 4, "incomplete": 0}
+    assert canonical_hash(results / "runs") == undisturbed
+
+
+@pytest.mark.slow
+def test_ray_says_what_it_cannot_hold_and_what_went_wrong(results, monkeypatch):
+    with pytest.raises(ValueError, match="launcher.num_gpus=64: this machine has"):
+        run(replace(RAY, num_gpus=64))
+    with ray_tasks.connected(RAY) as engine:
+        (handle,) = engine.start([Work((composed().resolved,), ("c00000000000",), None, str(results))])
+        done = threading.Event()
+        while not handle.done():
+            done.wait(0.1)
+        with pytest.raises(WorkFailed, match="ValueError: cells c00000000000 are unknown here"):
+            handle.problems()

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from inertia import backbones
 from inertia.benchmarks.registry import Benchmark
-from inertia.config import RunConfig, numbers
+from inertia.config import RunConfig
 from inertia.paths import results_dir
 from inertia.records.canonical import canonical_json
 from inertia.records.identity import cell_id
@@ -16,6 +18,9 @@ from inertia.shards import runs_root
 
 # Raised whenever the same settings would give other outputs or scores; old and new cells then never share a table.
 SCORE_VERSION = 1
+
+# Kinds that names leave out.
+UNSAID = ("attention", "coupled_ema", "decoupled", "every", "ratio", "unlimited", "prefill")
 
 
 @dataclass(frozen=True)
@@ -118,7 +123,24 @@ def cells_of(config: RunConfig, shared: dict[Benchmark, Benchmark] | None = None
 
 
 def variant(config: RunConfig) -> str:
-    """Return a job's label with its policy's numbers, for the name of a cell's folder."""
+    """Return a name for a job's policy that tells it from its neighbours in a sweep: its label and what was set.
+
+    A method's label is followed by the kinds that it does not name itself, and by the numbers of its parts.
+    """
     described = config.policy.describe()
-    found = [item for name in ("aggregation", "refresh", "budget") for item in numbers(described.get(name, {}))]
-    return "-".join([config.label, *(f"{item:g}" for item in found)])
+    parts = [described[name] for name in ("scorer", "aggregation", "refresh", "budget", "prefill") if name in described]
+    words = [] if described.get("scope", "shared") in ("shared", config.label) else [described["scope"]]
+    words += [word for part in parts for word in settings_of(part)]
+    known = re.split(r"[-+_]", config.label)
+    return "-".join([config.label, *(word for word in words if not set(re.split(r"[-+_]", word)) <= set(known))])
+
+
+def settings_of(part: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the kinds and numbers of a described part of a policy, nested ones too; the commonest kinds go unsaid."""
+    for key, value in part.items():
+        if isinstance(value, Mapping):
+            yield from settings_of(value)
+        elif key == "kind" and value not in UNSAID:
+            yield str(value)
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            yield f"{value:g}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
 from typing import Any
 
@@ -185,12 +185,22 @@ def check_key(override: Any, base: Any, groups: dict[str, list[str]]) -> None:
         names = [each for each in names if each != "_target_" or name == "_target_"]
         if name not in names:
             place = ".".join(walked) or "the config"
+            elsewhere = [] if walked else [path for path in keys_of(base) if path.endswith(f".{name}")]
+            hint = f" Did you mean {' or '.join(elsewhere[:3])}?" if elsewhere else nearest(name, names)
             raise BadSetting(
-                f"{key}: {place} has no key {name!r}; it has {', '.join(sorted(names)) or 'no keys'}."
-                f"{nearest(name, names)}"
+                f"{key}: {place} has no key {name!r}; it has {', '.join(sorted(names)) or 'no keys'}.{hint}"
             )
         walked.append(name)
         node = node[name] if name in node else {}
+
+
+def keys_of(node: Any, above: str = "") -> Iterator[str]:
+    """Yield the dotted names of all keys of a composed config, Hydra's own left out."""
+    for name in node if hasattr(node, "keys") else ():
+        if above or name != "hydra":
+            path = f"{above}.{name}" if above else str(name)
+            yield path
+            yield from keys_of(node._get_node(name), path)
 
 
 def nearest(name: str, allowed: Sequence[str]) -> str:

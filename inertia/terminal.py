@@ -7,6 +7,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from inertia.cells import variant
+
 if TYPE_CHECKING:
     from inertia.cells import Outcome
 
@@ -26,8 +28,9 @@ def print_outcomes(outcomes: Sequence[Outcome], *, brief: bool) -> None:
     if shown:
         table = Table(title="cells", title_justify="left")
         table.add_column("cell", no_wrap=True)
-        for column in ("policy", "task", "length"):
-            table.add_column(column, overflow="fold")
+        table.add_column("policy", overflow="fold", min_width=10)
+        for column in ("task", "length"):
+            table.add_column(column, no_wrap=True)
         for column in ("n", "score", "95%", "kept"):
             table.add_column(column, justify="right", no_wrap=True)
         for outcome in shown:
@@ -42,10 +45,15 @@ def print_outcomes(outcomes: Sequence[Outcome], *, brief: bool) -> None:
     if any(ties.values()):
         count, places = sum(ties.values()), sum(map(bool, ties.values()))
         console.print(
-            f"{count} choices in {places} cells were within rounding of another one (near_ties in the records): "
-            "decoded alone, these policies may answer otherwise.",
+            f"near ties: {count} in {places} of {len(sealed)} cells (a token or victim within rounding of another: "
+            "such a policy may answer otherwise when it decodes alone)",
             highlight=False,
         )
+    for experiment, profile in dict.fromkeys(
+        (outcome.cell.config.experiment_name, outcome.cell.config.profile_name or "custom") for outcome in sealed
+    ):
+        if brief and experiment is not None:
+            console.print(f"scores: python -m inertia.reports scores {experiment} --profile {profile}", highlight=False)
     line = {"cells": len(outcomes), "sealed": len(sealed), "incomplete": len(outcomes) - len(sealed) - len(parts)}
     if parts:
         line["shards"] = len(parts)
@@ -62,7 +70,7 @@ def near_ties(summary: Mapping[str, Any]) -> int:
 def cells(outcome: Outcome) -> tuple[str, ...]:
     """Return the printed columns of one cell."""
     cell, summary = outcome.cell, outcome.summary
-    names = (cell.id, cell.config.label, cell.task, "-" if cell.length is None else str(cell.length))
+    names = (cell.id, variant(cell.config), cell.task, "-" if cell.length is None else str(cell.length))
     if summary is None:
         return (*names, "incomplete" if outcome.problem is not None else "0", "-", "-", "-")
     score = summary["score"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 
 # Shares of the stated peak: long prompts reach about half of the FLOPs, decoding about 0.7 of the bandwidth.
@@ -54,8 +55,10 @@ def device(name: str) -> Hardware:
     """
     known = devices()
     if name not in known:
+        near = [each for each in known if each.startswith(name)] or get_close_matches(name, known, n=2)
+        hint = f" Did you mean {' or '.join(near)}?" if near else ""
         raise ValueError(
             f"--gpu {name}: unknown; give one of {', '.join(known)}, or state its speed with "
-            "--prefill-tps X --decode-tps Y."
+            f"--prefill-tps X --decode-tps Y.{hint}"
         )
     return known[name]

@@ -180,7 +180,17 @@ def make_plan(configs: Sequence, options: Options) -> Plan:
         machine = Machine(shape, ELEMENT_BYTES[backbone.dtype], hardware, options.devices, speed)
         rows = [row_of(groups[key], machine, own) for key in mine]
         sections.append(Section(backbone, shape, hardware, options.devices, speed, tuple(rows)))
-    return Plan(tuple(sections), joined(note for each in cells for note in each.notes))
+    measured = dict.fromkeys(
+        each.cell.benchmark.name for each in cells if "fidelity" in each.cell.config.benchmark.metrics
+    )
+    fidelity = [(name, FIDELITY) for name in measured]
+    return Plan(tuple(sections), joined([*(note for each in cells for note in each.notes), *fidelity]))
+
+
+# Said of a benchmark whose metrics hold fidelity.
+FIDELITY = (
+    "fidelity is measured too: every prompt is read and decoded again, to follow the full cache and the reference"
+)
 
 
 def joined(notes: Iterable[tuple[str, str]]) -> tuple[str, ...]:

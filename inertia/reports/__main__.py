@@ -13,7 +13,7 @@ from inertia.reports.make import make_figure, make_table
 from inertia.reports.publish import publish
 from inertia.reports.registry import FIGURES, TABLES, figure_report, table_report
 from inertia.reports.score_table import score_table
-from inertia.reports.source import Source, load_source
+from inertia.reports.source import Source, load_source, the_profile
 from inertia.reports.table import Table
 from inertia.reports.terminal import show
 from inertia.reports.write import REFERENCE_PROFILE, write_table
@@ -55,9 +55,10 @@ def _experiment(build: Callable[[Source], Table], options: argparse.Namespace) -
     from rich.console import Console
 
     root = results_dir()
-    table = build(load_source(root, options.experiment, options.profile, options.source))
+    profile = options.profile or the_profile(root, options.experiment)
+    table = build(load_source(root, options.experiment, profile, options.source))
     show(table.grid, Console())
-    paths = write_table(table, root / "tables", options.profile)
+    paths = write_table(table, root / "tables", profile)
     print("wrote " + " ".join(str(path) for path in paths))
 
 
@@ -71,17 +72,23 @@ def _publish(options: argparse.Namespace) -> None:
     print("wrote " + " ".join(str(path) for path in paths))
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m inertia.reports", description=__doc__)
-    commands = parser.add_subparsers(required=True, metavar="command")
+def _reading(profile: str | None, about: str) -> argparse.ArgumentParser:
     reading = argparse.ArgumentParser(add_help=False)
-    reading.add_argument("--profile", default=REFERENCE_PROFILE, help="the profile that was run (%(default)s)")
+    reading.add_argument("--profile", default=profile, help=about)
     reading.add_argument(
         "--source",
         choices=("runs", "published", "auto"),
         default="auto",
         help="local runs, the published records, or published where there are any (%(default)s)",
     )
+    return reading
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m inertia.reports", description=__doc__)
+    commands = parser.add_subparsers(required=True, metavar="command")
+    reading = _reading(REFERENCE_PROFILE, "the profile that was run (%(default)s)")
+    any_profile = _reading(None, f"the profile that was run ({REFERENCE_PROFILE}, or the only one there is)")
     for kind, known, run in (("table", TABLES, _tables), ("figure", FIGURES, _figures)):
         one = commands.add_parser(kind, parents=[reading], help=f"one {kind}, by its number in the paper")
         one.add_argument("number", type=int, help=", ".join(str(number) for number in sorted(known)))
@@ -89,11 +96,11 @@ def _parser() -> argparse.ArgumentParser:
         every = commands.add_parser(f"{kind}s", parents=[reading], help=f"every {kind}")
         every.set_defaults(run=lambda options, run=run, known=known: run(sorted(known), options))
     scores = commands.add_parser(
-        "scores", parents=[reading], help="any experiment: a row per policy, a column per task"
+        "scores", parents=[any_profile], help="any experiment: a row per policy, a column per task"
     )
     scores.add_argument("experiment", help="such as methods")
     scores.set_defaults(run=lambda options: _experiment(score_table, options))
-    fidelity = commands.add_parser("fidelity", parents=[reading], help="how far each policy is from the full cache")
+    fidelity = commands.add_parser("fidelity", parents=[any_profile], help="how far each policy is from the full cache")
     fidelity.add_argument("experiment", help="an experiment run with benchmark.metrics=[official,fidelity]")
     fidelity.set_defaults(run=lambda options: _experiment(fidelity_table, options))
     needs = commands.add_parser("needs", help="name the experiment that a table or figure is made from")

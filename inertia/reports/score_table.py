@@ -14,6 +14,8 @@ from inertia.reports.table import Table
 # Settings that every row shares stand in the title, so only these make a row; the label comes first.
 HIDDEN = ("alpha",)
 FULL = "full_cache"
+# Easier relatives of RULER's tasks, under names of their own.
+OURS = "niah_noise"
 
 
 def score_table(source: Source) -> Table:
@@ -26,6 +28,7 @@ def score_table(source: Source) -> Table:
     rows = sorted(dict.fromkeys(labels.values()), key=lambda label: not label.startswith(FULL))
     by_place = {(labels[each.cell.cell_id], (each.cell.task, each.cell.length)): each for each in scores}
     kept = source.samples.groupby("cell_id")[["retained_tokens", "cache_bytes"]].mean()
+    truncated = truncated_share(source)
     grid_rows, frame = [], []
     for number, label in enumerate(rows):
         cells = [by_place.get((label, slot)) for slot in slots]
@@ -40,16 +43,17 @@ def score_table(source: Source) -> Table:
         grid_rows.append(Row(label, (*printed, interval_lines(overall), held, memory), rule_above=number == 1))
         frame += [long_row(label, each, tokens, size, source) for each in cells if each is not None]
     columns = (
-        *(task_column(slot, by_place, rows) for slot in slots),
+        *(task_column(slot, by_place, rows, truncated.get(slot, 0.0)) for slot in slots),
         Column("", "mean", (f"tasks={len(slots)}",)),
         Column("", "tokens kept"),
         Column("", "cache MiB"),
     )
+    under = notes(by_place, slots, rows, source, cut=any(truncated.values()))
     title = f"{source.index.experiment}, {source.index.scale} scale: {source.index.backbone_label}"
     return Table(
         f"scores-{source.index.experiment}",
         pandas.DataFrame(frame),
-        Grid(title, "policy", columns, tuple(grid_rows), tuple(notes(by_place, slots, rows, source))),
+        Grid(title, "policy", columns, tuple(grid_rows), tuple(under)),
     )
 
 
@@ -93,11 +97,20 @@ def interval_lines(estimate: Estimate | None) -> tuple[str, ...]:
     return f"{100 * estimate.value:.1f}", f"[{100 * estimate.low:.0f}, {100 * estimate.high:.0f}]"
 
 
-def task_column(slot: tuple[str, int | None], by_place: dict, rows: list[str]) -> Column:
-    """Return a task's column, with its length and n."""
+def truncated_share(source: Source) -> dict[tuple[str, int | None], float]:
+    """Return per (task, length) the share of prompts whose middle was cut out to fit."""
+    places = {each.cell_id: (each.task, each.length) for each in source.index.cells}
+    samples = source.samples[source.samples["cell_id"].isin(places)]
+    return samples["truncated"].astype("float64").groupby(samples["cell_id"].map(places)).mean().to_dict()
+
+
+def task_column(slot: tuple[str, int | None], by_place: dict, rows: list[str], truncated: float) -> Column:
+    """Return a task's column, with its length, n and the share of truncated prompts."""
     planned = sorted({by_place[row, slot].cell.planned for row in rows if (row, slot) in by_place})
     place = "" if slot[1] is None else f"@{slot[1]}"
-    return Column("", slot[0], (place, "n=" + "/".join(map(str, planned))), dim=bool(reason(slot, by_place, rows)))
+    cut = (f"cut {100 * truncated:.0f}%",) if truncated > 0 else ()
+    under = (place, "n=" + "/".join(map(str, planned)), *cut)
+    return Column("", slot[0], under, dim=bool(reason(slot, by_place, rows)))
 
 
 def reason(slot: tuple[str, int | None], by_place: dict, rows: list[str]) -> str | None:
@@ -107,16 +120,23 @@ def reason(slot: tuple[str, int | None], by_place: dict, rows: list[str]) -> str
     return why_uninformative(full, others)
 
 
-def notes(by_place: dict, slots: list, rows: list[str], source: Source) -> list[str]:
+def notes(by_place: dict, slots: list, rows: list[str], source: Source, *, cut: bool) -> list[str]:
     """Return what stands under the table."""
     found = [
         "Official score, 0 to 100, with its 95% interval (Wilson where all scores are 0 or 1, or alike; else bootstrap "
         "over examples, within each task for the mean). Tokens kept: after the last step, mean over heads and layers; "
         "cache: keys and values allocated per sequence. Context-only compression keeps the question on top."
     ]
+    why: dict[str, list[str]] = {}
     for slot in slots:
-        if why := reason(slot, by_place, rows):
-            found.append(f"{slot[0]} is uninformative at this scale ({why}); it is not dropped.")
+        if said := reason(slot, by_place, rows):
+            why.setdefault(said, []).append(slot[0])
+    for said, tasks in why.items():
+        found.append(f"Uninformative at this scale, but not dropped: {', '.join(dict.fromkeys(tasks))} ({said}).")
+    if cut:
+        found.append("cut: share of prompts whose middle was taken out to fit the window or the official limit.")
+    if ours := [slot[0] for slot in slots if slot[0].startswith(OURS)]:
+        found.append(f"The mean is over all columns; {', '.join(dict.fromkeys(ours))} is no official task.")
     return [
         *found,
         f"Records: {source.provenance.line()}; {len(source.index.cells)} cells, their ids stand in the CSV.",

@@ -9,6 +9,7 @@ from inertia.records import read_cell, read_cells, samples
 from inertia.records.layout import find_cell, read_manifest
 from inertia.reports.index import Index, read_index
 from inertia.reports.provenance import Provenance, of_manifests
+from inertia.reports.write import REFERENCE_PROFILE
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -53,8 +54,16 @@ def load_source(results: Path, experiment: str, profile: str, origin: Origin = "
     hint = f"local runs there are: {', '.join(there)} (experiment__profile); " if there else ""
     raise FileNotFoundError(
         f"no records of {experiment} at profile {profile}: {missing} missing; {hint}"
-        f"run `python -m inertia -m experiment={experiment} profile={profile}` first"
+        f"run `python -m inertia -m experiment={experiment} profile={profile}` first, or your own sweep with "
+        f"experiment_name={experiment} profile_name={profile}"
     )
+
+
+def the_profile(results: Path, experiment: str) -> str:
+    """Return the profile that an experiment is looked up under when none is named: the reference, or its only one."""
+    found = {path.stem.split("__", 1)[1] for path in (results / "experiments").glob(f"{experiment}__*.json")}
+    found |= {path.name.split(".")[1] for path in (results / "published").glob(f"{experiment}.*.json")}
+    return next(iter(found)) if len(found) == 1 else REFERENCE_PROFILE
 
 
 def local_index(results: Path, experiment: str, profile: str) -> Path:

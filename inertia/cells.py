@@ -13,11 +13,20 @@ from inertia.benchmarks.registry import Benchmark
 from inertia.config import RunConfig
 from inertia.paths import results_dir
 from inertia.records.canonical import canonical_json
+from inertia.records.cell import IdentityClash
 from inertia.records.identity import cell_id
+from inertia.records.journal import CorruptRecord
+from inertia.records.layout import DuplicateCell
+from inertia.records.lock import CellLocked
+from inertia.records.schema import NewerSchema
+from inertia.records.settle import DuplicateRow
 from inertia.shards import runs_root
 
 # Raised whenever the same settings would give other outputs or scores; old and new cells then never share a table.
 SCORE_VERSION = 1
+
+# What is wrong with the records of one cell, or in use elsewhere, and no matter of the others.
+CELL_ERRORS = (CellLocked, CorruptRecord, DuplicateCell, DuplicateRow, IdentityClash, NewerSchema)
 
 # Kinds that names leave out.
 UNSAID = ("attention", "coupled_ema", "decoupled", "every", "ratio", "unlimited", "prefill")

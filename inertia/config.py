@@ -15,7 +15,7 @@ from inertia.benchmarks import registry
 from inertia.benchmarks.registry import Benchmark, Kept
 from inertia.eviction import checks
 from inertia.eviction.budget import Unlimited
-from inertia.eviction.execution import Execution
+from inertia.eviction.execution import KERNEL, Execution
 from inertia.eviction.policy import Policy
 from inertia.launchers import settings as launchers
 from inertia.shards import Shard
@@ -239,6 +239,10 @@ def from_plain(plain: Mapping[str, Any]) -> RunConfig:
         if not isinstance(plain[name], Mapping):
             raise ValueError(f"{name}={plain[name]!r} is not a group of settings; choose one of configs/{name}/.")
     benchmark = dict(plain["benchmark"])
+    if plain["execution"]["scoring"] == KERNEL and plain["backbone"]["device"] == "cpu":
+        raise ValueError(
+            "execution.scoring='kernel' needs a CUDA device; set backbone.device=cuda, or execution.scoring=fused."
+        )
     return RunConfig(
         backbone=from_mapping(plain["backbone"]),
         benchmark=BenchmarkConfig(

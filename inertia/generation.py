@@ -371,10 +371,11 @@ def check_execution(
     if chunk is None or chunk >= input_ids.shape[1]:
         return
     for policy in policies:
-        if policy.prefill.compressor is not None or (policy.evicts and policy.start is not None):
+        observer = policy.prefill.compressor or (policy.start if policy.evicts else None)
+        if observer is not None:
             raise ValueError(
-                f"execution.prefill_chunk={chunk} reads the prompt in pieces, but a compressor or a start (policy "
-                f"{policy.describe()['prefill']}) must observe it whole; set execution.prefill_chunk=null."
+                f"execution.prefill_chunk={chunk} reads the prompt in pieces, but {observer.kind!r} of a policy must "
+                "observe it whole; set execution.prefill_chunk=null."
             )
 
 

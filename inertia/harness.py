@@ -14,20 +14,17 @@ from typing import TYPE_CHECKING, Any
 from inertia import absorb, backbones
 from inertia.benchmarks.example import Example
 from inertia.benchmarks.registry import Benchmark
-from inertia.cells import Cell, Outcome, cells_of, variant
+from inertia.cells import CELL_ERRORS, Cell, Outcome, cells_of, variant
 from inertia.config import RunConfig
 from inertia.indices import write_indices
 from inertia.mirroring import mirror, mirrored
 from inertia.paths import results_dir
 from inertia.protocols import Answer, Asker
-from inertia.records.cell import CellWriter, IdentityClash, Incomplete, open_cell
+from inertia.records.cell import CellWriter, Incomplete, open_cell
 from inertia.records.group import Group, batch_id, held, open_group, remove_finished
 from inertia.records.journal import CorruptRecord
-from inertia.records.layout import DuplicateCell
 from inertia.records.lock import CellLocked
 from inertia.records.provenance import collect
-from inertia.records.schema import NewerSchema
-from inertia.records.settle import DuplicateRow
 from inertia.records.termination import terminable
 from inertia.rows import row_of
 
@@ -36,9 +33,6 @@ if TYPE_CHECKING:
 
     from inertia.backbones import Backbone
     from inertia.eviction.execution import Execution
-
-# What is wrong with the records of one cell, or in use elsewhere, and no matter of the others.
-CELL_ERRORS = (CellLocked, CorruptRecord, DuplicateCell, DuplicateRow, IdentityClash, NewerSchema)
 
 log = logging.getLogger(__name__)
 
@@ -317,5 +311,5 @@ def missing(cell: Cell) -> int:
     """Return how many planned examples of a cell have no record yet."""
     try:
         return len(set(cell.share) - absorb.recorded(results_dir(), cell.id))
-    except CorruptRecord:
+    except CELL_ERRORS:
         return len(cell.share)  # said when the cell is opened

@@ -76,12 +76,15 @@ class GroupingLauncher(Launcher):
 
     def _compose(self, overrides: list[str], number: int) -> DictConfig:
         """Return one job's config as Hydra's own launchers compose it."""
-        from hydra.errors import ConfigCompositionException
+        from hydra.errors import HydraException
         from omegaconf import open_dict
+
+        from inertia.cli import check
 
         try:
             config = self.context.config_loader.load_sweep_config(self.config, overrides)
-        except ConfigCompositionException as error:
+        except HydraException as error:
+            check(overrides)  # says it in our words, if it is a wrong setting
             raise ValueError(str(error.__cause__ or error)) from error
         with open_dict(config):
             config.hydra.job.id, config.hydra.job.num = f"job_{number}", number

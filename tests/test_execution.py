@@ -74,6 +74,11 @@ def test_a_compressor_must_see_the_whole_prompt():
     same(decoded(network, ids, [squeezed], prefill_chunk=30), decoded(network, ids, [squeezed]))
 
 
+def test_a_start_must_see_the_whole_prompt_too():
+    with pytest.raises(ValueError, match=r"prefill_chunk=8.*prefill_sums.*prefill_chunk=null"):
+        decoded(models.tiny(), models.prompt(30), [Policy.named("h2o_original", tokens=9)], prefill_chunk=8)
+
+
 def test_policies_that_do_not_fit_one_batch_are_split_and_it_says_so():
     network, ids = models.tiny(), models.prompt(30)
     policies = [Policy.named("inertiakv", alpha=alpha, tokens=9) for alpha in (0.1, 0.5, 0.8, 0.9)]
@@ -109,7 +114,8 @@ def test_near_tie_counts_another_candidate_within_rounding_of_the_victim():
 
     assert count(0.5, 0.5 + 2e-5, 0.9, 0.0) == [1]
     assert count(0.5, 0.5 + 2e-4, 0.9, 0.0) == [0]
-    assert count(0.5, 0.5, 0.9, 0.0) == [0]  # equal ones are told apart by their positions
+    assert count(0.5, 0.5, 0.9, 0.0) == [1]  # equal by rounding, perhaps: as two keys and their mean
+    assert count(0.0, 0.0, 0.9, 0.0) == [0]  # zeros are told apart by their positions, in any batch
     assert count(0.5, 0.9, 0.9, 0.5 + 2e-5) == [0]  # the last slot is empty
     assert count(0.5, 0.5 + 2e-5, 0.9, 0.0, protected=[False, True, False, False]) == [0]
     assert count(0.5, 0.5 + 2e-5, 0.9, 0.0, evict=~evict) == [0]

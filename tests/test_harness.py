@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 from hydra import compose, initialize_config_dir
 
-from inertia import cli, harness
+from inertia import cells, cli, harness
 from inertia.benchmarks.sources import Manifest, Rows, Source
 from inertia.config import run_config
 from inertia.paths import config_dir
@@ -192,6 +193,51 @@ def test_what_stops_one_cell_does_not_stop_the_others(results):
     broken, fine = harness.run(jobs)
     assert broken.summary is None and "line 1" in broken.problem
     assert fine.summary["ok"] == 3
+
+
+@pytest.mark.parametrize("damage", ["twin", "newer", "no manifest"])
+def test_a_cell_that_cannot_even_be_counted_is_reported_and_the_rest_runs(results, damage):
+    harness.run([config("method=inertiakv", "benchmark.examples=2")])
+    (folder,) = (results / "runs").glob("*inertiakv*")
+    if damage == "twin":
+        shutil.copytree(folder, folder.with_name("copy__" + folder.name.rpartition("__")[2]))
+        said = "are the same cell"
+    elif damage == "newer":
+        (folder / "summary.json").unlink()
+        journal = folder / "samples.jsonl"
+        journal.write_text(journal.read_text().replace('"schema_version":1', '"schema_version":9'))
+        said = "newer than"
+    else:
+        (folder / "manifest.json").write_text("{}")
+        said = "schema_version is None"
+    broken, fine = harness.run([config("method=inertiakv"), config("method=h2o")])
+    assert broken.summary is None and said in broken.problem
+    assert fine.summary["ok"] == 3
+
+
+def test_names_tell_the_policies_of_a_sweep_apart():
+    names = {
+        "inertiakv-0.8-1-0.9": ("method=inertiakv",),
+        "inertiakv-0.5-1-0.9": ("method=inertiakv", "aggregation.alpha=0.5"),
+        "inertiakv-vnorm-0.8-1-0.9": ("method=inertiakv", "scorer=vnorm"),
+        "inertiakv-per_layer-uniform-ema-0.8-1-0.9": ("method=inertiakv", "scope=per_layer", "aggregation=time_ema"),
+        "attention+decoupled+every-1+ratio-0.9-last-ema-0.8": (
+            "aggregation=decoupled", "layers@aggregation.layers=last", "time@aggregation.time=ema",
+        ),
+        "attention+decoupled+every-1+ratio-0.9-uniform-none": (
+            "aggregation=decoupled", "layers@aggregation.layers=uniform", "time@aggregation.time=none",
+        ),
+        "full_cache": ("method=full_cache",),
+    }  # fmt: skip
+    assert {cells.variant(config(*words)): words for words in names.values()} == names
+
+
+def test_a_compressor_by_name_takes_the_ratio_that_every_method_takes():
+    half, tenth = (config("method=snapkv", f"budget.compression_ratio={ratio}") for ratio in (0.5, 0.9))
+    assert half.policy.prefill.budget.compression_ratio == 0.5
+    assert cells.variant(half) != cells.variant(tenth)
+    own = config("method=snapkv", "prefill.budget.compression_ratio=0.25")
+    assert own.policy.prefill.budget.compression_ratio == 0.25
 
 
 def test_data_that_do_not_fit_stop_their_own_task_only():

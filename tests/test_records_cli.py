@@ -802,3 +802,8 @@ def test_a_reader_may_leave_the_pipe(grid: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(["bash", "-c", script], env=environment, capture_output=True, text=True, check=False)
     assert done.stdout.startswith("cell") and "Error" not in done.stderr, done.stderr
+
+
+def test_verifying_nothing_is_no_success(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["verify", "--root", str(tmp_path)]) == 2
+    assert "no cells below" in capsys.readouterr().err

@@ -46,7 +46,8 @@ class Execution:
     def describe(self) -> dict[str, Any]:
         """Return what may change the last bits of an answer, without what is at its default; {} by default.
 
-        How policies are split into batches is recorded with each row instead.
+        How policies are split into batches is not named: a row says how many shared its batch (`batch_rows`), and
+        counts what that could have changed (`near_ties`).
         """
         values = {"scoring": self.scoring, "compiled": self.compiled, "prefill_chunk": self.prefill_chunk}
         default = Execution()

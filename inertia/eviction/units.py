@@ -317,12 +317,11 @@ class Units:
             table.scatter_(-1, slot, table.gather(-1, slot).masked_fill(evict, empty))
 
 
-def near_tie(
-    utility: Tensor, positions: Tensor, protected: Tensor | None, victim: Tensor, evict: Tensor
-) -> Tensor:
+def near_tie(utility: Tensor, positions: Tensor, protected: Tensor | None, victim: Tensor, evict: Tensor) -> Tensor:
     """Return per row 1 where another token was within rounding of being the victim, else 0, [R].
 
-    Within rounding means by a relative `ROUNDING`, and not equal: equal utilities are told apart by a rule.
+    Within rounding means by a relative `ROUNDING`. Utilities of zero are left out: no rounding made them, and a rule
+    tells them apart.
 
     Args:
         utility: [R, UK, UH, C].
@@ -332,8 +331,8 @@ def near_tie(
         evict: whether the unit evicts, like `victim`.
     """
     lowest = utility.gather(-1, victim.unsqueeze(-1))
-    apart = (utility - lowest).abs()
-    close = (apart > 0) & (apart <= ROUNDING * lowest.abs()) & (positions >= 0)
+    close = ((utility - lowest).abs() <= ROUNDING * lowest.abs()) & (lowest != 0) & (positions >= 0)
+    close.scatter_(-1, victim.unsqueeze(-1), False)
     if protected is not None:
         close &= ~protected
     return (close.any(-1) & evict).flatten(1).any(-1).long()

@@ -48,7 +48,7 @@ class Engine(Protocol):
 def follow(engine: Engine, works: Sequence[Work], bar: tqdm, count: Callable[[], int]) -> dict[str, str]:
     """Run work until all of it has ended; return cell id -> problem.
 
-    A piece that fails costs the others nothing. An interrupt stops what was started; its records stay.
+    A piece that fails costs the others nothing. SIGINT and SIGTERM stop what was started; its records stay.
     """
     waiting, running, found = list(works), list[tuple["Handle", "Work"]](), dict[str, str]()
     try:
@@ -65,7 +65,7 @@ def follow(engine: Engine, works: Sequence[Work], bar: tqdm, count: Callable[[],
             bar.refresh()
             if running and not ended:
                 time.sleep(POLL_SECONDS)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, SystemExit):
         for handle, _ in running:
             handle.cancel()
         print(f"inertia: stopped {len(running)} running or queued jobs.", file=sys.stderr)

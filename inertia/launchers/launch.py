@@ -12,6 +12,7 @@ from inertia.launchers.follow import Engine, follow
 from inertia.launchers.settings import Local, Ray, Submitit
 from inertia.launchers.work import divide
 from inertia.paths import results_dir
+from inertia.records.termination import terminable
 
 if TYPE_CHECKING:
     from inertia.cells import Cell, Outcome
@@ -81,7 +82,7 @@ def _run_elsewhere(launcher: Submitit | Ray, cells: Sequence[Cell], works: Seque
     from inertia.launchers.watch import Watch
 
     watch = Watch(results_dir(), cells)
-    with _engine(launcher) as engine, harness.progress_bar(cells) as bar:
+    with terminable(), _engine(launcher) as engine, harness.progress_bar(cells) as bar:
         bar.set_description(f"{len(works)} jobs through {launcher.kind}")
         return follow(engine, works, bar, watch.count)
 

@@ -9,12 +9,10 @@ from typing import Any
 from inertia import absorb, backbones
 from inertia.backbones.config import BackboneConfig
 from inertia.benchmarks.registry import Benchmark
-from inertia.cells import Cell, cells_of
+from inertia.cells import CELL_ERRORS, Cell, cells_of
 from inertia.config import RunConfig
 from inertia.paths import results_dir
-from inertia.records.journal import CorruptRecord
-from inertia.records.layout import SUMMARY, DuplicateCell, find_cell
-from inertia.records.settle import DuplicateRow
+from inertia.records.layout import SUMMARY, find_cell
 
 NO_DATA = "no data at hand (benchmark.source): planned from benchmark.examples; what is done is unknown"
 STATES = SEALED, PARTLY, MISSING, UNKNOWN = ("sealed", "partly", "missing", "unknown")
@@ -150,7 +148,7 @@ def recorded(cell: Cell) -> Planned:
     try:
         done = absorb.recorded(results_dir(), cell.id).intersection(ids)
         sealed = len(done) == len(ids) and any(map(is_sealed, {results_dir() / "runs", cell.root}, 2 * [cell.id]))
-    except (CorruptRecord, DuplicateCell, DuplicateRow) as error:
+    except CELL_ERRORS as error:
         return Planned(cell, ids, frozenset(), False, ((f"cell {cell.id}", f"cannot be read: {error}"),))
     return Planned(cell, ids, done, sealed)
 

@@ -117,6 +117,8 @@ def _verify(options: argparse.Namespace) -> int:
     from inertia.records.verify import places, verify
 
     found = places(options.root)
+    if not found:
+        raise Usage(f"no cells below {options.root}: nothing was verified; give the folder of cells with --root")
     counts = {"intact": 0, "incomplete": 0, "damaged": 0}
     for findings in _watch(verify(found, options.jobs), "verifying", "folder", len(found)):
         for finding in findings:

@@ -72,9 +72,9 @@ def read_json(path: Path) -> dict[str, Any]:
         value = json.loads(path.read_bytes())
         if not isinstance(value, dict):
             raise ValueError(f"expected an object, got {type(value).__name__}")
+        check_version(value.get("schema_version"), path)
     except ValueError as error:
         raise CorruptRecord(f"{path}: no readable JSON object ({error})") from None
-    check_version(value.get("schema_version"), path)
     return value
 
 

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from inertia.records.facts import Facts
 from inertia.records.mirrored import free_attempt, mirrored
 from inertia.records.read import Cell, read_published
-from inertia.records.wandb_mirror import mirror, possible_mode
+from inertia.records.wandb_mirror import mirror, plain_project, possible_mode
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ def sync_wandb(
     Raises:
         CorruptRecord: naming a damaged file.
     """
-    mode = possible_mode(mode)
+    mode, project = possible_mode(mode), plain_project(project)
     done = {(entry.cell, entry.rows_sha256, entry.mode, entry.project) for entry in mirrored(directory)}
     sealed = [facts for facts in cells if facts.summary is not None]
     skipped = [

@@ -88,7 +88,7 @@ def mirror(
         with _kept_below(place):
             about = About(
                 mode=possible_mode(mode),
-                project=_plain_text(project, _NAME_LENGTH),
+                project=plain_project(project),
                 group=_plain_text(group if group is not None else default_group(read), _NAME_LENGTH),
                 job_type=_plain_text(job_type, _TAG_LENGTH),
                 tags=tuple(clean_tags(tags if tags is not None else default_tags(read))),
@@ -105,7 +105,7 @@ def mirror(
         return name
     except Exception as error:
         _log.warning(
-            "W&B mirror of %s failed (%s: %s); the records are complete, mirror it again later",
+            "W&B mirror of %s failed (%s: %s); the records are as they were, mirror it again later",
             cell.id if isinstance(cell, Cell) else cell,
             type(error).__name__,
             error,
@@ -312,6 +312,11 @@ def _cell_text(value: Any) -> Any:
     if isinstance(value, str) and len(value) > _TEXT_LENGTH:
         return value[:_TEXT_LENGTH] + "..."
     return value
+
+
+def plain_project(project: str) -> str:
+    """Return a project's name as W&B takes it."""
+    return _plain_text(project, _NAME_LENGTH)
 
 
 def _plain_text(text: str, length: int) -> str:

@@ -122,6 +122,13 @@ def check(given: Sequence[str]) -> bool:
         values = [each for each in overrides if each not in choices]
         for override in values:
             check_key(override, base, options)
+        for words in alternatives(choices):
+            try:
+                other = compose(CONFIG_NAME, overrides=words, return_hydra_config=True)
+                for override in values:
+                    check_key(override, other, options)
+            except (HydraException, ValueError) as error:
+                raise BadSetting(f"with {' '.join(words)}: {error}") from error
         try:
             plain = [first(each) for each in values if not each.key_or_group.startswith("hydra")]
             composed = compose(CONFIG_NAME, overrides=[*(first(each) for each in choices), *plain])
@@ -147,6 +154,14 @@ def first(override: Any) -> str:
         return override.input_line
     value = next(iter(override.sweep_string_iterator()))
     return f"{override.get_key_element()}={value}"
+
+
+def alternatives(choices: Sequence[Any]) -> Iterator[list[str]]:
+    """Yield, for each further value of a swept group, all choices with it and the others at their first."""
+    for place, swept in enumerate(choices):
+        for value in list(swept.sweep_string_iterator())[1:] if swept.is_sweep_override() else ():
+            words = [first(each) for each in choices]
+            yield [*words[:place], f"{swept.get_key_element()}={value}", *words[place + 1 :]]
 
 
 def check_choice(override: Any, allowed: list[str]) -> None:

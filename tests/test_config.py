@@ -174,6 +174,7 @@ def test_every_experiment_composes_at_every_profile(experiment, profile):
         (["+benchmark.task_examples.niah=3"], "'niah' is unknown"),
         (["logger.mode=on"], "logger.mode='on' is unknown; give one of 'offline'"),
         (["evict=2"], "evict=2"),
+        (["method=inertiakv,h2o", "aggregation.alpha=0,0.8"], "with method=h2o: .*aggregation has no key"),
         (["execution.scoring=kernel"], "execution.scoring='kernel' needs a CUDA device"),
         (["compression_ratio=0.5"], "Did you mean budget.compression_ratio or prefill.budget.compression_ratio"),
         (["evict=1"], "evict=1 is not a boolean"),

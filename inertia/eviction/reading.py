@@ -159,10 +159,39 @@ class Reading:
             visible = (positions[:, None, :] >= 0) & (apart >= 0)
             if window is not None:
                 visible &= apart < window
-            logits = torch.matmul(rows.flatten(1, 2), all_keys[0].transpose(-1, -2)).float() * scaling
-            if softcap is not None:
-                logits = torch.tanh(logits / softcap) * softcap
-            logits = logits.view(*rows.shape[:3], -1).masked_fill(~visible[:, None], float("-inf"))
-            weights = torch.softmax(logits, dim=-1).to(values.dtype)
-            outputs.append(torch.matmul(weights.flatten(1, 2), all_values[0]).view(*rows.shape))
+            if softcap is None:
+                read = plain_read(rows, all_keys, all_values, visible, scaling)
+            else:
+                read = capped_read(rows, all_keys, all_values, visible, scaling, softcap)
+            outputs.append(read)
         return torch.cat(outputs, dim=2).reshape(1, query_heads, tokens, head_dim).transpose(1, 2)
+
+
+def plain_read(rows: Tensor, keys: Tensor, values: Tensor, visible: Tensor, scaling: float) -> Tensor:
+    """Return the attention of some queries through the library's kernel, which holds no weights.
+
+    Args:
+        rows: [Hkv, G, N, D].
+        keys: [1, Hkv, T, D].
+        values: like `keys`.
+        visible: [Hkv or 1, N, T].
+        scaling: factor on q.k.
+
+    Returns:
+        Like `rows`.
+    """
+    heads, group = rows.shape[:2]
+    mask = visible if visible.shape[0] == 1 else visible.repeat_interleave(group, dim=0)
+    output = torch.nn.functional.scaled_dot_product_attention(
+        rows.flatten(0, 1)[None], keys, values, attn_mask=mask[None], scale=scaling, enable_gqa=group > 1
+    )
+    return output[0].view(heads, group, *rows.shape[2:])
+
+
+def capped_read(rows: Tensor, keys: Tensor, values: Tensor, visible: Tensor, scaling: float, softcap: float) -> Tensor:
+    """Return the attention of some queries with capped logits, which the library's kernel cannot; see `plain_read`."""
+    logits = torch.matmul(rows.flatten(1, 2), keys[0].transpose(-1, -2)).float() * scaling
+    logits = torch.tanh(logits / softcap) * softcap
+    logits = logits.view(*rows.shape[:3], -1).masked_fill(~visible[:, None], float("-inf"))
+    weights = torch.softmax(logits, dim=-1).to(values.dtype)
+    return torch.matmul(weights.flatten(1, 2), values[0]).view(*rows.shape)

@@ -35,11 +35,11 @@ QUIET = ("logger=none", "progress=false")
 def main() -> int:
     """Measure, print a table and a JSON line; return 1 where records differ."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("overrides", nargs="*", help="the sweep; by default, 36 policies over two RULER tasks")
+    parser.add_argument("overrides", nargs="*", help="changes to the sweep of 36 policies over two RULER tasks")
     parser.add_argument("--kills", type=int, default=2, help="how often the second run is killed (default: 2)")
     parser.add_argument("--alone", metavar="FOLDER", help=argparse.SUPPRESS)
     given = parser.parse_args()
-    words = [*(given.overrides or SWEEP), *QUIET]
+    words = list({word.partition("=")[0]: word for word in (*SWEEP, *given.overrides, *QUIET)}.values())
     if given.alone is not None:
         return one_by_one(words)
     with tempfile.TemporaryDirectory() as folder:

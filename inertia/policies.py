@@ -6,7 +6,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Mapping, Sequence
 
 from inertia.eviction.adaptive import AdaptiveRefresh, ReactiveEMA, SelectedEMA
 from inertia.eviction.aggregation import CoupledEMA, Cumulative, Decoupled, TimeEMA
@@ -410,21 +411,41 @@ def cost(policy: Policy) -> str:
     return f"scored {when}: {extra}; B + 1 slots"
 
 
-def main() -> None:
-    """Print every method with what it does, its settings, its source and its cost."""
+def main(arguments: Sequence[str] | None = None) -> int:
+    """List every method, or say all about those that are named; return the exit code, 2 for an unknown one."""
+    import argparse
+
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(title="methods (method=NAME, or Policy.named(NAME, ...))", title_justify="left", show_lines=True)
-    for column in ("method", "scope", "what it does, source", "cost", "settings"):
-        table.add_column(column, overflow="fold")
+    parser = argparse.ArgumentParser(
+        prog="python -m inertia.policies", description="Methods of the literature by name."
+    )
+    parser.add_argument("methods", nargs="*", metavar="METHOD", help="all about these; by default, a line for each")
+    chosen = parser.parse_args(arguments).methods
+    if unknown := [name for name in chosen if name not in METHODS]:
+        print(f"error: no method {', '.join(unknown)}; there are {', '.join(METHODS)}", file=sys.stderr)
+        return 2
+    console = Console()
+    for name in chosen:
+        policy = METHODS[name]()
+        scope = "the prompt, once" if policy.prefill.compressor is not None else policy.scope if policy.evicts else "-"
+        about = {"scope": scope, "cost": cost(policy), "settings": ", ".join(settings_of(name)) or "-"}
+        console.print(f"{name}: {inspect.cleandoc(METHODS[name].__doc__)}", highlight=False, soft_wrap=True)
+        for key, value in about.items():
+            console.print(f"  {key}: {value}", highlight=False, soft_wrap=True)
+    if chosen:
+        return 0
+    table = Table(title="methods (method=NAME, or Policy.named(NAME, ...))", title_justify="left", box=None)
+    table.add_column("method", no_wrap=True)
+    table.add_column("what it does, source")
+    table.add_column("settings")
     for name, make in METHODS.items():
-        policy = make()
-        scope = "-" if not policy.evicts else policy.scope
-        when = "prompt" if policy.prefill.compressor is not None else scope
-        table.add_row(name, when, inspect.cleandoc(make.__doc__), cost(policy), ", ".join(settings_of(name)) or "-")
-    Console().print(table)
+        table.add_row(name, " ".join(inspect.cleandoc(make.__doc__).split()), ", ".join(settings_of(name)) or "-")
+    console.print(table)
+    console.print("Scope and cost of one: python -m inertia.policies METHOD", highlight=False)
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

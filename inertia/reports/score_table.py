@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from inertia.reports.estimates import Estimate, mean, mean_over
 from inertia.reports.grid import Column, Grid, Row
@@ -10,6 +11,11 @@ from inertia.reports.informative import why_uninformative
 from inertia.reports.scores import CellScores, cell_scores
 from inertia.reports.source import Source
 from inertia.reports.table import Table
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+    from inertia.reports.index import Index
 
 # Settings that every row shares stand in the title, so only these make a row; the label comes first.
 HIDDEN = ("alpha",)
@@ -27,8 +33,9 @@ def score_table(source: Source) -> Table:
     labels = row_labels(scores)
     rows = sorted(dict.fromkeys(labels.values()), key=lambda label: not label.startswith(FULL))
     by_place = {(labels[each.cell.cell_id], (each.cell.task, each.cell.length)): each for each in scores}
-    kept = source.samples.groupby("cell_id")[["retained_tokens", "cache_bytes"]].mean()
-    truncated = truncated_share(source)
+    counted = within_plan(source)
+    kept = counted.groupby("cell_id")[["retained_tokens", "cache_bytes"]].mean()
+    truncated = truncated_share(source.index, counted)
     grid_rows, frame = [], []
     for number, label in enumerate(rows):
         cells = [by_place.get((label, slot)) for slot in slots]
@@ -97,10 +104,15 @@ def interval_lines(estimate: Estimate | None) -> tuple[str, ...]:
     return f"{100 * estimate.value:.1f}", f"[{100 * estimate.low:.0f}, {100 * estimate.high:.0f}]"
 
 
-def truncated_share(source: Source) -> dict[tuple[str, int | None], float]:
+def within_plan(source: Source) -> DataFrame:
+    """Return the samples of the planned examples; a cell may hold more of them, for another experiment."""
+    planned = {each.cell_id: each.planned for each in source.index.cells}
+    return source.samples[source.samples["index"] < source.samples["cell_id"].map(planned)]
+
+
+def truncated_share(index: Index, samples: DataFrame) -> dict[tuple[str, int | None], float]:
     """Return per (task, length) the share of prompts whose middle was cut out to fit."""
-    places = {each.cell_id: (each.task, each.length) for each in source.index.cells}
-    samples = source.samples[source.samples["cell_id"].isin(places)]
+    places = {each.cell_id: (each.task, each.length) for each in index.cells}
     return samples["truncated"].astype("float64").groupby(samples["cell_id"].map(places)).mean().to_dict()
 
 

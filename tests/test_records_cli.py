@@ -807,3 +807,13 @@ def test_a_reader_may_leave_the_pipe(grid: Path) -> None:
 def test_verifying_nothing_is_no_success(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["verify", "--root", str(tmp_path)]) == 2
     assert "no cells below" in capsys.readouterr().err
+
+
+def test_what_only_shards_hold_is_pointed_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    monkeypatch.setenv("INERTIA_RESULTS", str(tmp_path))
+    assert main(["list"]) == 2
+    assert "not whole yet" not in capsys.readouterr().err
+    write(tmp_path / "shards" / "1of2" / "runs")
+    assert main(["list"]) == 2
+    assert f"--root {tmp_path / 'shards' / '1of2' / 'runs'}" in capsys.readouterr().err
+    assert main(["list", "--root", str(tmp_path / "shards" / "1of2" / "runs")]) == 0

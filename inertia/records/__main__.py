@@ -45,7 +45,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # The reader (head, less) has seen enough. What Python flushes at exit must not fail again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return OK
-    except (Usage, FileNotFoundError, KeyError, CellLocked) as error:
+    except FileNotFoundError as error:
+        return _complain(f"{error}{_in_shards()}", USAGE)
+    except (Usage, KeyError, CellLocked) as error:
         # str() of a KeyError would put quotes around the message.
         return _complain(error.args[0] if isinstance(error, KeyError) else error, USAGE)
     except _BAD_RECORDS as error:
@@ -54,6 +56,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _complain(error, USAGE)
     except KeyboardInterrupt:
         return _complain("interrupted; the same command can be repeated", 130)
+
+
+def _in_shards() -> str:
+    """Return in words where records of shards lie that no whole cell has taken over yet; nothing without any."""
+    from inertia.shards import shard_roots
+
+    roots = [root for root in shard_roots(results_dir()) if any(root.glob("*__c*"))]
+    return f"; shards hold cells that are not whole yet: --root {' or '.join(map(str, roots))}" if roots else ""
 
 
 def _complain(error: object, code: int) -> int:

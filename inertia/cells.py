@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -142,6 +142,14 @@ def variant(config: RunConfig) -> str:
     words += [word for part in parts for word in settings_of(part)]
     known = re.split(r"[-+_]", config.label)
     return "-".join([config.label, *(word for word in words if not set(re.split(r"[-+_]", word)) <= set(known))])
+
+
+def groups_of(cells: Iterable[Cell]) -> list[list[Cell]]:
+    """Return cells by what they share a prefill with, in the order of first appearance."""
+    groups: dict[str, list[Cell]] = {}
+    for cell in cells:
+        groups.setdefault(cell.group_key, []).append(cell)
+    return list(groups.values())
 
 
 def settings_of(part: Mapping[str, Any]) -> Iterator[str]:

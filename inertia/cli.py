@@ -122,7 +122,7 @@ def check(given: Sequence[str]) -> bool:
         values = [each for each in overrides if each not in choices]
         for override in values:
             check_key(override, base, options)
-        for words in alternatives(choices):
+        for words in alternatives(choices) if values else ():
             try:
                 other = compose(CONFIG_NAME, overrides=words, return_hydra_config=True)
                 for override in values:

@@ -208,6 +208,10 @@ class RunConfig:
             value = getattr(self, name)
             if value is not None and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", value):
                 raise ValueError(f"{name}={value!r} names a file; give letters, digits, dots, dashes and underscores.")
+        if self.execution.scoring == KERNEL and self.backbone.device == "cpu":
+            raise ValueError(
+                "execution.scoring='kernel' needs a CUDA device; set backbone.device=cuda, or execution.scoring=fused."
+            )
         window = self.backbone.context_window
         for length in self.benchmark.lengths:
             if length is not None and length > window:
@@ -239,10 +243,6 @@ def from_plain(plain: Mapping[str, Any]) -> RunConfig:
         if not isinstance(plain[name], Mapping):
             raise ValueError(f"{name}={plain[name]!r} is not a group of settings; choose one of configs/{name}/.")
     benchmark = dict(plain["benchmark"])
-    if plain["execution"]["scoring"] == KERNEL and plain["backbone"]["device"] == "cpu":
-        raise ValueError(
-            "execution.scoring='kernel' needs a CUDA device; set backbone.device=cuda, or execution.scoring=fused."
-        )
     return RunConfig(
         backbone=from_mapping(plain["backbone"]),
         benchmark=BenchmarkConfig(

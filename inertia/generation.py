@@ -14,7 +14,7 @@ from torch import Tensor
 from inertia.eviction.attention import attention_of, decoding_attention
 from inertia.eviction.cache import Ring, SessionCache
 from inertia.eviction.cut import Cut, first_cut
-from inertia.eviction.execution import GIB, KERNEL, RECOMPUTE, Execution
+from inertia.eviction.execution import CAPACITY_SPREAD, GIB, KERNEL, RECOMPUTE, Execution
 from inertia.eviction.layers import Layers, layers_of
 from inertia.eviction.policy import PER_HEAD, PER_LAYER, SHARED, Policy
 from inertia.eviction.prompt import Prompt
@@ -24,9 +24,6 @@ from inertia.prompting import Asking, Prefilled, compress, prefill, read_on
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
-
-# Rows share a batch while the largest block is at most this many times the smallest: padded slots cost real time.
-CAPACITY_SPREAD = 1.25
 
 # Two best logits closer than this may change places in another batch: what fp32 rounding does to batched products.
 LOGIT_ROUNDING = 1e-4
@@ -547,7 +544,7 @@ def run_batch(model: PreTrainedModel, batch: DecodeBatch, drafts: list[Draft], r
             ended[row] = request.done(draft)
             if ended[row]:
                 draft.retained = mean_count(batch.kept(row))
-                draft.near_ties = int(ties[row]) + batch.near_ties()[row]
+                draft.near_ties = int(ties[row]) + batch.near_ties(row)
         alive = [row for row, over in enumerate(ended) if not over]
         if 0 < len(alive) <= len(drafts) // 2:
             batch.check()

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from inertia import absorb, backbones
 from inertia.benchmarks.example import Example
 from inertia.benchmarks.registry import Benchmark
-from inertia.cells import CELL_ERRORS, Cell, Outcome, cells_of, variant
+from inertia.cells import CELL_ERRORS, Cell, Outcome, cells_of, groups_of, variant
 from inertia.config import RunConfig
 from inertia.indices import write_indices
 from inertia.mirroring import mirror, mirrored
@@ -51,14 +51,11 @@ def run(configs: Sequence[RunConfig], jobs: Sequence[Sequence[Cell]] | None = No
     made = [cells_of(config, shared) for config in configs] if jobs is None else jobs
     cells = list({cell.id: cell for job in made for cell in job}.values())
     write_indices(cells)
-    groups: dict[str, list[Cell]] = {}
-    for cell in cells:
-        groups.setdefault(cell.group_key, []).append(cell)
     outcomes: dict[str, Outcome] = {}
     loaded = Loaded()
     provenance, there = collect(), mirrored(cells)
     with progress_bar(cells) as bar:
-        for group in groups.values():
+        for group in groups_of(cells):
             ended = guarded_group(group, loaded, provenance, bar)
             mirror(ended, there)
             outcomes.update({outcome.cell.id: outcome for outcome in ended})
@@ -177,9 +174,7 @@ def run_group(group: list[Cell], loaded: Loaded, provenance: dict[str, Any], bar
         outcomes = [problems.get(cell.id) or seal(cell, writers[cell.id]) for cell in group]
     remove_finished(root, ids)
     for outcome in outcomes:
-        if outcome.cell.config.shard is not None:
-            continue
-        if outcome.summary is not None:
+        if outcome.summary is not None and outcome.cell.config.shard is None:
             absorb.drop(results_dir(), outcome.cell.id, writers[outcome.cell.id].rows)
     return outcomes
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from inertia.bench.attending import attending
 from inertia.bench.prompt import CachedPrompt
+from inertia.eviction.attention import attending
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

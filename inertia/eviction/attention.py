@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -150,14 +150,27 @@ def attention_function(
 
 
 @contextmanager
-def decoding_attention(model: PreTrainedModel) -> Iterator[None]:
-    """Let the model's layers use `attention_function`, and restore what they used before on any exit."""
+def attending(model: PreTrainedModel, name: str, function: Callable[..., Any]) -> Iterator[None]:
+    """Let the model's layers use an attention function, and restore what they used before on any exit.
+
+    No mask function is registered with it, so the model builds no mask and the function sees None.
+
+    Args:
+        model: whose layers.
+        name: to register it by.
+        function: as transformers calls it.
+    """
     from transformers import AttentionInterface
 
-    AttentionInterface.register(NAME, attention_function)
+    AttentionInterface.register(name, function)
     before = model.config._attn_implementation
-    model.set_attn_implementation(NAME)
+    model.set_attn_implementation(name)
     try:
         yield
     finally:
         model.set_attn_implementation(before)
+
+
+def decoding_attention(model: PreTrainedModel) -> AbstractContextManager[None]:
+    """Let the model's layers use `attention_function`, and restore what they used before on any exit."""
+    return attending(model, NAME, attention_function)

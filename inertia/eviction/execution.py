@@ -10,6 +10,8 @@ from inertia.eviction import checks
 FUSED, RECOMPUTE, KERNEL = "fused", "recompute", "kernel"
 SCORINGS = (FUSED, RECOMPUTE, KERNEL)
 GIB = 2**30
+# Rows share a batch while the largest block is at most this many times the smallest: padded slots cost real time.
+CAPACITY_SPREAD = 1.25
 
 
 @dataclass(frozen=True)

@@ -286,9 +286,10 @@ class DecodeBatch:
         units, index = self._owner(row)
         return units.filled[index]
 
-    def near_ties(self) -> list[int]:
-        """Return per row the steps whose victim was within rounding of another one, while it shared its batch."""
-        return [count for units in self.units for count in units.near_ties.tolist()]
+    def near_ties(self, row: int) -> int:
+        """Return at how many steps a row's victim was within rounding of another one, while it shared its batch."""
+        units, index = self._owner(row)
+        return int(units.near_ties[index])
 
     def check(self) -> None:
         """Stop on NaN or infinite utilities."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
+from inertia.cells import Cell, cells_of, groups_of
 from inertia.config import from_plain
 from inertia.launchers.settings import Local
 from inertia.shards import Shard
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from inertia.benchmarks.registry import Benchmark
-    from inertia.cells import Cell
 
 
 @dataclass(frozen=True)
@@ -42,13 +42,10 @@ def divide(cells: Sequence[Cell], *, shards: int, groups_per_job: int, results: 
 
     Groups share a process only if they share backbone and part, so that it loads one model.
     """
-    groups: dict[str, list[Cell]] = {}
-    for cell in cells:
-        groups.setdefault(cell.group_key, []).append(cell)
-    found = []
+    groups, found = groups_of(cells), []
     parts = [None] if shards == 1 else [Shard(number + 1, shards) for number in range(shards)]
     for part in parts:
-        wanted = [group for group in groups.values() if part is None or any(part.of(cell.planned) for cell in group)]
+        wanted = [group for group in groups if part is None or any(part.of(cell.planned) for cell in group)]
         for _, alike in groupby(wanted, key=lambda group: group[0].identity["backbone"]):
             for batch in chunks(list(alike), groups_per_job):
                 found.append(_work([cell for group in batch for cell in group], part, results))
@@ -68,7 +65,7 @@ def do(work: Work) -> dict[str, str]:
     Raises:
         ValueError: the cells are not those of the submitting process: its code or data differ from ours.
     """
-    from inertia.harness import cells_of, run
+    from inertia.harness import run
 
     shard = None if work.shard is None else Shard(*work.shard)
     with results_at(work.results):

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from inertia.eviction.execution import CAPACITY_SPREAD
 from inertia.eviction.policy import Policy
 from inertia.policies import full_cache
 
 # Tokens behind the context (question, end of the template, answer prefix): they are read after a compression.
 QUESTION = 64
-# As in inertia.generation: rows share a batch while the largest block is at most this many times the smallest.
-CAPACITY_SPREAD = 1.25
 
 
 @dataclass(frozen=True)

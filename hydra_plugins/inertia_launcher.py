@@ -1,10 +1,10 @@
-"""Hydra finds launchers in this namespace only; the launcher itself lives in `inertia.launcher`."""
+"""Hydra finds launchers in this namespace only; the launcher itself lives in `inertia.experiments.hydra_launcher`."""
 
 from __future__ import annotations
 
 from hydra.core.config_store import ConfigStore
 
-from inertia.launcher import GroupingLauncher as _GroupingLauncher
+from inertia.experiments.hydra_launcher import GroupingLauncher as _GroupingLauncher
 
 
 class InertiaLauncher(_GroupingLauncher):

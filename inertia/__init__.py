@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from inertia.decoding.generation import Generation, generate
     from inertia.eviction.execution import Execution
     from inertia.eviction.policy import Policy
-    from inertia.generation import Generation, generate
 
 __version__ = "0.1.0"
 __all__ = ["Execution", "Generation", "Policy", "generate"]
@@ -27,7 +27,7 @@ def __getattr__(name: str) -> Any:
 
         return Execution
     if name in ("generate", "Generation"):
-        from inertia import generation
+        from inertia.decoding import generation
 
         return getattr(generation, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from inertia.cli import main
+from inertia.experiments.cli import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -286,7 +286,7 @@ class Bench:
         from inertia.bench.cases import cases
         from inertia.bench.measure import Block, Setting, measure
         from inertia.bench.table import faults, printed, rows_of, targets_of
-        from inertia.kernels import available
+        from inertia.eviction.kernels import available
 
         asked = self.asked
         everything = self.everything(shape, kept)

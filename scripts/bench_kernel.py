@@ -22,7 +22,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from inertia.kernels import available
+from inertia.eviction.kernels import available
 
 QUERY_HEADS, KV_HEADS, HEAD_DIM = 32, 8, 128
 SCALING = HEAD_DIM**-0.5
@@ -60,7 +60,7 @@ def candidates() -> dict[str, Attention]:
     Each returns the output [R, Hq, D] and the weights' mean over the heads of a group [R, Hkv, C], or None.
     """
     from inertia.eviction.attention import slot_attention
-    from inertia.kernels.slot_decode import slot_decode
+    from inertia.eviction.kernels.slot_decode import slot_decode
 
     def sdpa(query: Tensor, keys: Tensor, values: Tensor) -> tuple[Tensor, None]:
         asked = query.unsqueeze(2)

@@ -193,8 +193,8 @@ def our_decode(model: PreTrainedModel, ids: Sequence[int], tokens: Sequence[int]
     """Return per step what each layer and KV head holds, while the given tokens are fed."""
     import torch
 
+    from inertia.decoding.generation import generate
     from inertia.eviction.policy import PER_LAYER
-    from inertia.generation import generate
 
     # The last token is never fed, so one more is generated than there are steps.
     generation = generate(

@@ -90,8 +90,8 @@ def killed(words: list[str], results: Path, undisturbed: float, kills: int) -> f
 
 def one_by_one(words: list[str]) -> int:
     """Run each cell of the sweep by itself, in this process."""
-    from inertia.harness import cells_of, run
-    from inertia.plan.jobs import jobs_of
+    from inertia.experiments.plan.jobs import jobs_of
+    from inertia.experiments.run import cells_of, run
 
     jobs = jobs_of(["-m", *words])
     outcomes = [outcome for config in jobs for cell in cells_of(config) for outcome in run([config], [[cell]])]

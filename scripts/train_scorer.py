@@ -198,11 +198,11 @@ def collect(
     """
     import torch
 
+    from inertia.decoding.generation import generate
     from inertia.eviction.aggregation import Decoupled
     from inertia.eviction.budget import Tokens
     from inertia.eviction.layers import layers_of
     from inertia.eviction.policy import Policy
-    from inertia.generation import generate
 
     tracer = Tracer(chosen(layers, len(layers_of(model.config).eligible)))
     policy = Policy(scorer=tracer, aggregation=Decoupled(), budget=Tokens(len(prompt) + steps + 1))

@@ -17,11 +17,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from inertia import harness
 from inertia.benchmarks.example import Example
-from inertia.cells import Cell, Outcome
+from inertia.experiments import run as harness
+from inertia.experiments.answers import Answer
+from inertia.experiments.cells import Cell, Outcome
 from inertia.paths import results_dir
-from inertia.protocols import Answer
 from inertia.records.faults import fault
 
 TASKS = ("t", "u")

@@ -15,11 +15,12 @@ import pytest
 import torch
 from hydra import compose, initialize_config_dir
 
-from inertia import Policy, generate, harness
+from inertia import Policy, generate
 from inertia.backbones import embedded, load, load_tokenizer, read
 from inertia.benchmarks.example import Example
 from inertia.benchmarks.render import Renderer
-from inertia.config import RunConfig, run_config
+from inertia.experiments import run as harness
+from inertia.experiments.config import RunConfig, run_config
 from inertia.paths import config_dir
 from inertia.records import read_samples
 

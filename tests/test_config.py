@@ -11,10 +11,11 @@ import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
-from inertia import Policy, cli
-from inertia.config import IDENTITY, TRANSPORT, policy, run_config
+from inertia import Policy
+from inertia.experiments import cli
+from inertia.experiments.config import IDENTITY, TRANSPORT, policy, run_config
+from inertia.methods import METHODS
 from inertia.paths import config_dir
-from inertia.policies import METHODS
 
 ROOT = Path(__file__).resolve().parents[1]
 GROUPS = cli.group_options()
@@ -42,7 +43,8 @@ def test_every_leaf_is_declared_identity_or_transport_and_not_both():
         homes = [
             name for names in (IDENTITY, TRANSPORT) for name in names if leaf == name or leaf.startswith(f"{name}.")
         ]
-        assert len(homes) == 1, f"declare {leaf} in inertia.config: IDENTITY if it can change a number, else TRANSPORT"
+        where = "inertia.experiments.config: IDENTITY if it can change a number, else TRANSPORT"
+        assert len(homes) == 1, f"declare {leaf} in {where}"
 
 
 CHANGES = {
@@ -84,7 +86,7 @@ BASE = ("backbone=tiny-random", "benchmark.tasks=[niah_single_1]", "benchmark.le
 
 @pytest.mark.parametrize("name, change", [(n, c) for n, c in CHANGES.items() if c])
 def test_identity_settings_change_the_cell_and_transport_does_not(name, change):
-    from inertia.cells import cells_of
+    from inertia.experiments.cells import cells_of
 
     ids = {cell.id for cell in cells_of(run_config(composed(*BASE)))}
     changed = {cell.id for cell in cells_of(run_config(composed(*BASE, change)))}
@@ -96,7 +98,7 @@ def test_all_declared_settings_were_changed():
 
 
 def test_scope_and_parts_change_the_cell():
-    from inertia.cells import cells_of
+    from inertia.experiments.cells import cells_of
 
     base = [*BASE, "aggregation=single_step"]
     one = {cell.id for cell in cells_of(run_config(composed(*base)))}
@@ -105,7 +107,7 @@ def test_scope_and_parts_change_the_cell():
 
 
 def test_spelling_and_order_do_not_change_the_cell():
-    from inertia.cells import cells_of
+    from inertia.experiments.cells import cells_of
 
     spelled = [
         ("budget.compression_ratio=0.9", "aggregation.alpha=0"),
@@ -117,7 +119,7 @@ def test_spelling_and_order_do_not_change_the_cell():
 
 def test_golden_cell_id():
     """Raise SCORE_VERSION or a data version when this must change; never edit it for anything else."""
-    from inertia.cells import cells_of
+    from inertia.experiments.cells import cells_of
 
     (cell,) = cells_of(run_config(composed(*BASE)))
     assert cell.identity["policy"]["aggregation"] == {"kind": "coupled_ema", "alpha": 0.8}

@@ -25,7 +25,7 @@ from inertia.eviction.new_token import NewToken
 from inertia.eviction.protect import Protect, protected_mask, spread
 from inertia.eviction.refresh import Every, Once
 from inertia.eviction.selection import TopK
-from inertia.policies import METHODS
+from inertia.methods import METHODS
 
 
 @given(alpha=st.floats(0, 1), scores=st.lists(st.lists(st.floats(0, 1), min_size=5, max_size=5), max_size=4))
@@ -281,7 +281,7 @@ def test_parts_that_do_not_fit_are_refused(make):
 
 
 def test_every_method_states_source_settings_and_cost():
-    from inertia.policies import cost, settings_of
+    from inertia.methods import cost, settings_of
 
     for name, make in METHODS.items():
         policy = make()

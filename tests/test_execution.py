@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from inertia import Execution, Policy, generate
+from inertia.decoding.generation import near_choices
 from inertia.eviction.aggregation import Decoupled
 from inertia.eviction.budget import Ratio, SeenRatio, Tokens
 from inertia.eviction.prefill_rule import Prefill
 from inertia.eviction.units import near_tie
-from inertia.generation import near_choices
 from inertia.prefill.adakv import AdaKV
 from inertia.prefill.snapkv import SnapKV
 

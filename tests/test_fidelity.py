@@ -16,7 +16,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inertia import Policy, fidelity, generate
+from inertia import Policy, generate
 from inertia.backbones import Backbone
 from inertia.backbones.tiny import tiny_model
 from inertia.backbones.tiny_tokenizer import tiny_tokenizer
@@ -29,11 +29,12 @@ from inertia.eviction.aggregation import CoupledEMA, Decoupled, TimeEMA
 from inertia.eviction.budget import Tokens, Unlimited
 from inertia.eviction.layers import layers_of
 from inertia.eviction.prefill_rule import Prefill
-from inertia.fidelity import Comparison, Followed, with_fidelity
+from inertia.experiments.answers import Asker
+from inertia.measure import fidelity
+from inertia.measure.fidelity import Comparison, Followed, with_fidelity
 from inertia.prefill.capture import scores_of
 from inertia.prefill.key_norm import KeyNorm
 from inertia.prefill.snapkv import SnapKV
-from inertia.protocols import Asker
 
 NEW, SEED = 9, 3
 DECODE = {

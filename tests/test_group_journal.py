@@ -19,7 +19,7 @@ from group_child import begin, cells, child, end, sweep
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inertia import harness
+from inertia.experiments import run as harness
 from inertia.records import CorruptRecord, NewerSchema, canonical_hash, read_cells
 from inertia.records import group as groups
 from inertia.records.group import Plan, batch_id, held, remove_finished

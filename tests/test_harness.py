@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 from hydra import compose, initialize_config_dir
 
-from inertia import cells, cli, harness
 from inertia.benchmarks.sources import Manifest, Rows, Source
-from inertia.config import run_config
+from inertia.experiments import cells, cli
+from inertia.experiments import run as harness
+from inertia.experiments.config import run_config
 from inertia.paths import config_dir
 from inertia.records import canonical_hash, read_samples
 

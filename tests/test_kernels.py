@@ -21,7 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from inertia import kernels
+from inertia.eviction import kernels
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "inertia" / "kernels" / "slot_decode.py"
@@ -52,7 +52,7 @@ def interpret():
 def module(path=None):
     """Return the kernel's module, or one made from another source file."""
     if path is None:
-        from inertia.kernels import slot_decode
+        from inertia.eviction.kernels import slot_decode
 
         return slot_decode
     spec = importlib.util.spec_from_file_location(Path(path).stem, path)
@@ -386,7 +386,7 @@ def test_a_compiled_step_gives_what_a_plain_one_gives(worker):
 @needs_triton
 @given(st.integers(1, 40), st.integers(1, 8), st.integers(0, 10_000), st.integers(0, 3000))
 def test_a_workspace_for_more_slots_serves_fewer(rows, kv_heads, slots, more):
-    from inertia.kernels.slot_decode import workspace_size
+    from inertia.eviction.kernels.slot_decode import workspace_size
 
     query = torch.empty(rows, kv_heads * 2, 64, device="meta")
     sizes = [
@@ -484,7 +484,7 @@ def compiled_for(capability, group, head_dim, kind="bf16", options=(), weights="
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    from inertia.kernels import slot_decode as decode
+    from inertia.eviction.kernels import slot_decode as decode
 
     absent = {name: None for name in ("counts", "mask", "softcap") if name not in options}
     absent |= {"logits": None, "weights": None} if weights == "none" else {}
@@ -534,7 +534,7 @@ def test_kernels_are_available_on_cuda_devices_only():
 
 
 def test_importing_the_package_loads_no_compiler():
-    code = "import sys, inertia.kernels; sys.exit('triton' in sys.modules)"
+    code = "import sys, inertia.eviction.kernels; sys.exit('triton' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
 
 

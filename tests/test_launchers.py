@@ -23,16 +23,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tqdm import tqdm
 
-from inertia import cli, harness, indices
-from inertia.config import run_config
-from inertia.launchers import extra, ray_tasks, submitit_jobs, watch
-from inertia.launchers.follow import WorkFailed, follow
-from inertia.launchers.launch import check, launch
-from inertia.launchers.settings import KINDS, Local, Ray, Submitit, from_mapping
-from inertia.launchers.work import Work, divide, do
+from inertia.experiments import cli, indices
+from inertia.experiments import run as harness
+from inertia.experiments.config import run_config
+from inertia.experiments.launchers import extra, ray_tasks, submitit_jobs, watch
+from inertia.experiments.launchers.follow import WorkFailed, follow
+from inertia.experiments.launchers.launch import check, launch
+from inertia.experiments.launchers.settings import KINDS, Local, Ray, Submitit, from_mapping
+from inertia.experiments.launchers.work import Work, divide, do
+from inertia.experiments.shards import Shard, parse
 from inertia.paths import config_dir
 from inertia.records import canonical_hash, read_cells
-from inertia.shards import Shard, parse
 
 ROOT = Path(__file__).resolve().parents[1]
 SMALL = (
@@ -266,7 +267,7 @@ def works(count):
 
 @pytest.fixture
 def no_sleep(monkeypatch):
-    monkeypatch.setattr("inertia.launchers.follow.POLL_SECONDS", 0.0)
+    monkeypatch.setattr("inertia.experiments.launchers.follow.POLL_SECONDS", 0.0)
 
 
 @pytest.mark.parametrize("room", [None, 1, 2, 9])

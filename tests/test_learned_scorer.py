@@ -19,12 +19,12 @@ from safetensors.torch import load_file, save_file
 from scipy.stats import spearmanr
 from test_scorers import assert_agrees, in_every_scope, make
 
+from inertia.decoding.generation import generate
 from inertia.eviction.budget import Tokens
 from inertia.eviction.describe import describe
 from inertia.eviction.policy import Policy
 from inertia.eviction.scorers.learned import Learned, widths
 from inertia.eviction.view import LayerView
-from inertia.generation import generate
 
 SCRIPT = Path(__file__).resolve().parents[1] / "scripts" / "train_scorer.py"
 

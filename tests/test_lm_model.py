@@ -8,8 +8,8 @@ from lm_eval.api.instance import Instance
 from lm_eval.models.huggingface import HFLM
 
 from inertia.eviction.budget import Ratio
-from inertia.lm import InertiaLM, likelihood
 from inertia.lm_eval.asked import ask, context_chars
+from inertia.lm_eval.model import InertiaLM, likelihood
 from inertia.lm_eval.template import templated
 from inertia.paths import config_dir
 
@@ -74,7 +74,7 @@ def test_an_answer_ends_at_its_earliest_stop_string(full, reference):
 
 
 def test_a_stop_string_that_is_a_special_token_ends_the_answer_too(full):
-    from inertia.generation import generate
+    from inertia.decoding.generation import generate
 
     ids = torch.tensor([full.tok_encode(TEXTS[0])])
     (free,) = generate(full.backbone.model, ids, [full.settings.policy], 24)

@@ -11,16 +11,16 @@ from hydra import compose, initialize_config_dir
 from lm_eval import simple_evaluate
 from lm_eval.tasks import TaskManager
 
-from inertia import harness
 from inertia.backbones.tiny_tokenizer import tiny_tokenizer
 from inertia.benchmarks import registry
 from inertia.benchmarks.example import Example
 from inertia.benchmarks.render import Renderer
-from inertia.config import run_config
-from inertia.lm import InertiaLM
+from inertia.experiments import run as harness
+from inertia.experiments.config import run_config
+from inertia.lm_eval.model import InertiaLM
 from inertia.lm_eval.samples import with_facts
-from inertia.lm_tasks.docs import Docs, document, load, text
-from inertia.lm_tasks.files import LENGTHS, name_of, tasks, write
+from inertia.lm_eval.tasks.docs import Docs, document, load, text
+from inertia.lm_eval.tasks.files import LENGTHS, name_of, tasks, write
 from inertia.paths import config_dir
 from inertia.records import read_samples
 
@@ -211,7 +211,7 @@ def test_loading_a_task_makes_one_document_and_prompts_are_joined_to_the_letter(
 
 
 def test_a_score_counts_the_first_answer_and_the_right_metric():
-    from inertia.lm_tasks.docs import score
+    from inertia.lm_eval.tasks.docs import score
 
     doc = {"kv_benchmark": "ruler", "task": "vt", "references": ["ABC", "DEF"], "metadata": {}}
     assert score(doc, ["abc and more"]) == {"score": 0.5}

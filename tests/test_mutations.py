@@ -6,7 +6,8 @@ import models
 import pytest
 from test_core_oracle import compare
 
-from inertia import Policy, generation
+from inertia import Policy
+from inertia.decoding import generation
 from inertia.eviction import attention, protect, session, units
 from inertia.eviction.aggregation import CoupledEMA, Linear
 from inertia.eviction.budget import Tokens

@@ -15,20 +15,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from inertia import cli, generation, harness
 from inertia.backbones.config import read as read_backbone
+from inertia.decoding import generation
 from inertia.eviction.units import Row as EvictionRow
+from inertia.experiments import cli
+from inertia.experiments import run as harness
+from inertia.experiments.plan import calls, history, memory
+from inertia.experiments.plan.calls import Asked, Batch, Call
+from inertia.experiments.plan.hardware import DECODE_SHARE, LAYER_SECONDS, PREFILL_SHARE, Hardware, devices
+from inertia.experiments.plan.jobs import jobs_of
+from inertia.experiments.plan.plan import Options, make_plan
+from inertia.experiments.plan.report import print_plan
+from inertia.experiments.plan.shape import Shape, from_entry, read_config, shape_of, table
+from inertia.experiments.plan.speed import Measured, Roofline, Stated
+from inertia.methods import full_cache, h2o, inertiakv, named
 from inertia.paths import config_dir
-from inertia.plan import calls, history, memory
-from inertia.plan.__main__ import main
-from inertia.plan.calls import Asked, Batch, Call
-from inertia.plan.hardware import DECODE_SHARE, LAYER_SECONDS, PREFILL_SHARE, Hardware, devices
-from inertia.plan.jobs import jobs_of
-from inertia.plan.plan import Options, make_plan
-from inertia.plan.report import print_plan
-from inertia.plan.shape import Shape, from_entry, read_config, shape_of, table
-from inertia.plan.speed import Measured, Roofline, Stated
-from inertia.policies import full_cache, h2o, inertiakv, named
+from inertia.plan import main
 from inertia.records import read_samples
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -415,7 +417,7 @@ def test_a_shard_plans_its_own_part(capsys):
 
 def test_the_six_backbones_are_planned_without_network_torch_or_traces(tmp_path):
     code = (
-        "import sys; from inertia.plan.__main__ import main; code = main(sys.argv[1:]); "
+        "import sys; from inertia.plan import main; code = main(sys.argv[1:]); "
         "print('torch' in sys.modules, file=sys.stderr); sys.exit(code)"
     )
     words = ("-m", f"backbone={','.join(PAPER)}", "method=full_cache,inertiakv", "benchmark.lengths=[4096]", "--json")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from inertia.policies import METHODS, main
+from inertia.methods import METHODS, main
 
 
 def test_every_method_is_listed(capsys, monkeypatch):

@@ -18,7 +18,7 @@ from inertia.eviction.prefill_rule import Prefill
 from inertia.eviction.prefill_sums import PrefillSums
 from inertia.eviction.protect import Protect
 from inertia.eviction.refresh import Every
-from inertia.policies import METHODS
+from inertia.methods import METHODS
 from inertia.prefill.adakv import AdaKV
 from inertia.prefill.capture import prompt_layers, scores_of
 from inertia.prefill.expected_attention import ExpectedAttention

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from inertia.reference import RULER_TASKS, names, reference
+from inertia.paper.reference import RULER_TASKS, names, reference
 
 
 def test_every_stored_table_loads_by_name():

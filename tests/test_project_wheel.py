@@ -38,7 +38,7 @@ def test_the_wheel_carries_configs_and_reference_data_and_finds_them(tmp_path):
     (unpacked / "configs").mkdir()  # someone else's package of that name
     shipped = {path.relative_to(ROOT / "configs") for path in (ROOT / "configs").rglob("*.yaml")}
     script = (
-        "from inertia.paths import config_dir; from inertia.reference import names, reference;"
+        "from inertia.paths import config_dir; from inertia.paper.reference import names, reference;"
         "print(config_dir()); print(len(names()), len(reference(5)))"
     )
     env = os.environ | {"PYTHONPATH": str(unpacked)}

@@ -158,8 +158,8 @@ def test_common_is_the_longest_common_subsequence(left, right):
 def test_the_embedded_model_recites_with_its_full_cache_and_not_at_random(results):
     from hydra import compose, initialize_config_dir
 
-    from inertia import harness
-    from inertia.config import run_config
+    from inertia.experiments import run as harness
+    from inertia.experiments.config import run_config
     from inertia.paths import config_dir
     from inertia.records import read_samples
 

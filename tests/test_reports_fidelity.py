@@ -12,8 +12,8 @@ import pytest
 from hydra import compose, initialize_config_dir
 from rich.console import Console
 
-from inertia import harness
-from inertia.config import run_config
+from inertia.experiments import run as harness
+from inertia.experiments.config import run_config
 from inertia.paths import config_dir
 from inertia.records import read_samples
 from inertia.reports.fidelity_table import fidelity_table

@@ -9,7 +9,7 @@ import pytest
 from reports_data import ALPHAS, LABEL, memory_source, needle_scores
 from rich.console import Console
 
-from inertia.reference import reference
+from inertia.paper.reference import reference
 from inertia.reports.markdown import markdown
 from inertia.reports.table05 import table05
 from inertia.reports.terminal import blocks, show

@@ -25,7 +25,7 @@ from inertia.benchmarks.ruler import (
 )
 from inertia.benchmarks.ruler.texts import ESSAYS, HOTPOT, SQUAD, WHAT, read
 from inertia.benchmarks.sources import DataError, Source
-from inertia.reference import RULER_TASKS
+from inertia.paper.reference import RULER_TASKS
 
 ESSAY = " ".join(
     f"Paragraph {i} of Mr. Smith's essay is short.\n\nIs it {i * 7} words long?   Nobody counted, etc. and so on!"

@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from models import prompt, tiny
 
+from inertia.decoding.generation import generate
 from inertia.eviction.aggregation import CoupledEMA, Decoupled, TimeEMA
 from inertia.eviction.budget import Tokens
 from inertia.eviction.describe import describe
@@ -29,7 +30,6 @@ from inertia.eviction.scorers.random import Random, mix
 from inertia.eviction.scorers.recency import Recency
 from inertia.eviction.scorers.vnorm import VNorm
 from inertia.eviction.view import LayerView
-from inertia.generation import generate
 from inertia.paths import config_dir
 
 SCORERS = [

@@ -20,8 +20,8 @@ from transformers import AutoModelForCausalLM
 from inertia import Policy, generate
 from inertia.backbones import load
 from inertia.backbones.config import read
+from inertia.methods import METHODS
 from inertia.paths import config_dir
-from inertia.policies import METHODS
 
 
 class Noise(TorchDispatchMode):

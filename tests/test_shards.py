@@ -17,12 +17,13 @@ from hydra import compose, initialize_config_dir
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inertia import absorb, harness
-from inertia.config import run_config
-from inertia.launcher import outcomes_of, report
+from inertia.experiments import absorb
+from inertia.experiments import run as harness
+from inertia.experiments.config import run_config
+from inertia.experiments.hydra_launcher import outcomes_of, report
+from inertia.experiments.shards import Shard, parse, shard_roots
 from inertia.paths import config_dir
 from inertia.records import CellWriter, canonical_hash, open_cell, read_cells, read_samples
-from inertia.shards import Shard, parse, shard_roots
 
 ROOT = Path(__file__).resolve().parents[1]
 SMALL = (

@@ -10,7 +10,7 @@ A benchmark is a package `inertia.benchmarks.<name>` with
     identity(task, length, seed, [source=])                        everything that can change an example
 
 and optionally `task_renderer(task, renderer)`, `limit(task, context_window, overhead)` (official limit on prompt
-tokens), `protocol(task)` (see `inertia.protocols`) and `HUB`, its pinned data.
+tokens), `protocol(task)` (see `inertia.experiments.answers`) and `HUB`, its pinned data.
 """
 
 from __future__ import annotations

@@ -99,7 +99,7 @@ def kernel_attention(
     scored: bool = True,
 ) -> tuple[Tensor, Tensor | None]:
     """Attend with our GPU kernel: output and weights in one pass over keys and values; see `slot_attention`."""
-    from inertia.kernels.slot_decode import slot_decode
+    from inertia.eviction.kernels.slot_decode import slot_decode
 
     if mask is not None:
         mask = mask.expand(-1, keys.shape[1], -1)

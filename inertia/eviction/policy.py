@@ -88,13 +88,13 @@ class Policy:
         """Return a policy of the literature by name, some of its settings replaced.
 
         Args:
-            name: a key of `inertia.policies.METHODS`, such as "inertiakv" or "full_cache".
+            name: a key of `inertia.methods.METHODS`, such as "inertiakv" or "full_cache".
             **settings: the method's own settings, such as alpha, compression_ratio or tokens.
 
         Raises:
             ValueError: unknown name, unknown setting, or a value out of range.
         """
-        from inertia.policies import named
+        from inertia.methods import named
 
         return named(name, **settings)
 

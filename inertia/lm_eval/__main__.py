@@ -50,7 +50,7 @@ def run(cli: Any, arguments: Any) -> int:
             config.model_args = {**({} if device is None else {"device": device}), **config.model_args}
             check(config)
     from inertia.lm_eval.register import register
-    from inertia.lm_tasks.files import write
+    from inertia.lm_eval.tasks.files import write
 
     register()
     with TemporaryDirectory(prefix="inertia-tasks-") as folder:

@@ -10,4 +10,4 @@ def register() -> None:
     from lm_eval.api.registry import model_registry
 
     if "inertia" not in model_registry:
-        model_registry.register("inertia", target="inertia.lm:InertiaLM")
+        model_registry.register("inertia", target="inertia.lm_eval.model:InertiaLM")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from inertia.lm_eval.output import run_name, save
 from inertia.lm_eval.samples import with_facts
 from inertia.lm_eval.settings import check_requests, settings
-from inertia.lm_tasks.files import PREFIX
+from inertia.lm_eval.tasks.files import PREFIX
 
 if TYPE_CHECKING:
     from lm_eval.config.evaluate_config import EvaluatorConfig
@@ -54,7 +54,7 @@ def evaluate(config: EvaluatorConfig, include: list[str]) -> dict[str, Any]:
     from lm_eval import simple_evaluate
     from lm_eval.loggers import EvaluationTracker
 
-    from inertia.lm import InertiaLM
+    from inertia.lm_eval.model import InertiaLM
 
     model = InertiaLM(**config.model_args)
     if model.settings.backbone.chat_template and not config.apply_chat_template:

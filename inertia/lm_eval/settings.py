@@ -63,7 +63,7 @@ def settings(
         backbone_path: local files of the backbone, as its field `path`.
         dtype: replaces the backbone's.
         device: replaces the backbone's.
-        method: a name that `python -m inertia.policies` lists.
+        method: a name that `python -m inertia.methods` lists.
         seed: see `Settings`.
         max_gen_toks: see `Settings`.
         context_field: see `Settings`.

@@ -60,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _in_shards() -> str:
     """Return in words where records of shards lie that no whole cell has taken over yet; nothing without any."""
-    from inertia.shards import shard_roots
+    from inertia.experiments.shards import shard_roots
 
     roots = [root for root in shard_roots(results_dir()) if any(root.glob("*__c*"))]
     return f"; shards hold cells that are not whole yet: --root {' or '.join(map(str, roots))}" if roots else ""

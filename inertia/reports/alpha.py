@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from inertia.reference import RULER_TASKS
+from inertia.paper.reference import RULER_TASKS
 from inertia.reports.estimates import Estimate, difference, mean, mean_difference, mean_over
 from inertia.reports.informative import why_uninformative
 from inertia.reports.scores import CellScores

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from inertia.reference import reference
+from inertia.paper.reference import reference
 
 BACKBONE = "llama-3.1-8b-instruct"
 LABEL = "Llama-3.1-8B-Instruct"

@@ -1,0 +1,138 @@
+"""Work as Slurm jobs, or as processes of this machine, through submitit."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from inertia.experiments.launchers import extra
+from inertia.experiments.launchers.follow import Handle, WorkFailed
+from inertia.experiments.launchers.settings import Submitit
+from inertia.experiments.launchers.work import Work, chunks, do
+
+# submitit's own count of timeouts never ends a job: it would raise in the middle of an example. `Task` counts.
+_NO_LIMIT = 1_000_000
+# Slurm's default MaxArraySize is 1001.
+_ARRAY = 1000
+
+
+@dataclass(frozen=True)
+class Task:
+    """What submitit pickles: the work, and how often it may go back into the queue."""
+
+    work: Work
+    requeues: int
+
+    def __call__(self) -> dict[str, str]:
+        """Do the work."""
+        return do(self.work)
+
+    def checkpoint(self) -> Any:
+        """Return what goes into the queue when the job is preempted or out of time: the same, for the records resume.
+
+        Raises:
+            SystemExit: it was there too often. Nothing else may be raised: this runs inside whatever the job is doing.
+        """
+        if self.requeues == 0:
+            raise SystemExit("inertia: out of time and requeues; repeat the command, or raise launcher.requeues")
+        return extra.load("submitit").helpers.DelayedSubmission(replace(self, requeues=self.requeues - 1))
+
+
+@dataclass(frozen=True)
+class Job:
+    """A submitted job."""
+
+    job: Any
+
+    def done(self) -> bool:
+        """Tell whether it ended."""
+        return self.job.done()
+
+    def problems(self) -> dict[str, str]:
+        """Return what its work returned.
+
+        Raises:
+            WorkFailed: it ended without a result.
+        """
+        try:
+            return self.job.result()
+        except Exception as error:  # noqa: BLE001 - submitit raises what the job raised, and errors of its own
+            reason = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+            raise WorkFailed(
+                f"job {self.job.job_id} ended without a result: {reason[-1]}; its log: {self.job.paths.stderr}"
+            ) from error
+
+    def cancel(self) -> None:
+        """Stop it."""
+        self.job.cancel(check=False)
+
+
+@dataclass(frozen=True)
+class Submitted:
+    """An engine: submits work as one array."""
+
+    settings: Submitit
+    folder: Path
+
+    @property
+    def room(self) -> int | None:
+        """Slurm has a queue of its own; this machine has not."""
+        return None if self.settings.cluster == "slurm" else self.settings.parallel or 1
+
+    def start(self, works: Sequence[Work]) -> list[Handle]:
+        """Submit pieces of work.
+
+        Raises:
+            OSError: the queue took none of them, for the reason given.
+        """
+        submitit = extra.load("submitit")
+        limits = {"slurm_max_num_timeout": _NO_LIMIT, "local_max_num_timeout": _NO_LIMIT}
+        executor = submitit.AutoExecutor(self.folder / "%j", cluster=self.settings.cluster, **limits)
+        executor.update_parameters(**parameters(self.settings))
+        tasks = [Task(work, self.settings.requeues) for work in works]
+        refused = (submitit.core.utils.FailedJobError, submitit.core.utils.FailedSubmissionError)
+        try:
+            return [Job(job) for batch in chunks(tasks, _ARRAY) for job in executor.submit_array(batch)]
+        except refused as error:
+            raise OSError(f"the queue refused the jobs: {error}") from error
+
+
+def parameters(settings: Submitit) -> dict[str, Any]:
+    """Return the settings in submitit's words."""
+    return {
+        "name": settings.name,
+        "timeout_min": settings.timeout_minutes,
+        "gpus_per_node": settings.gpus_per_node,
+        "cpus_per_task": settings.cpus_per_task,
+        "mem_gb": settings.mem_gb,
+        "slurm_partition": settings.partition,
+        "slurm_account": settings.account,
+        "slurm_qos": settings.qos,
+        "slurm_constraint": settings.constraint,
+        "slurm_array_parallelism": settings.parallel,
+        "slurm_setup": list(settings.setup) or None,
+        "local_setup": list(settings.setup) or None,
+        "slurm_additional_parameters": dict(settings.sbatch) or None,
+    }
+
+
+def check(settings: Submitit) -> None:
+    """Refuse what cannot be submitted from here.
+
+    Raises:
+        ValueError: submitit is missing, there is no Slurm, or local processes would share their GPUs.
+    """
+    extra.require("submitit")
+    if settings.cluster == "local" and (settings.parallel or 1) > 1 and settings.gpus_per_node > 0:
+        raise ValueError(
+            f"launcher.parallel={settings.parallel}: on this machine all processes would get the same GPUs; give "
+            "launcher.parallel=1, launcher.gpus_per_node=0 for processes without GPU, or launcher=ray, which deals them"
+        )
+    if settings.cluster == "slurm" and shutil.which("sbatch") is None:
+        raise ValueError(
+            "launcher.cluster='slurm': there is no sbatch on this machine; run the command on a login node of the "
+            "cluster, or give launcher.cluster=local"
+        )

@@ -1,0 +1,108 @@
+"""What is shipped to another process, as plain data, and what is done with it there."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+from inertia.experiments.cells import Cell, cells_of, groups_of
+from inertia.experiments.config import from_plain
+from inertia.experiments.launchers.settings import Local
+from inertia.experiments.shards import Shard
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from inertia.benchmarks.registry import Benchmark
+
+
+@dataclass(frozen=True)
+class Work:
+    """Groups of cells for one process.
+
+    Attributes:
+        configs: the resolved configs of the jobs that asked for the cells.
+        cells: ids of the cells; the other cells of these jobs are someone else's.
+        shard: number and count of the part of their examples, or None for all.
+        results: the folder of results, absolute.
+    """
+
+    configs: tuple[Mapping[str, Any], ...]
+    cells: tuple[str, ...]
+    shard: tuple[int, int] | None
+    results: str
+
+
+def divide(cells: Sequence[Cell], *, shards: int, groups_per_job: int, results: Path) -> list[Work]:
+    """Return the work that brings cells to their seal: whole groups, or parts of them, several to a process.
+
+    Groups share a process only if they share backbone and part, so that it loads one model.
+    """
+    groups, found = groups_of(cells), []
+    parts = [None] if shards == 1 else [Shard(number + 1, shards) for number in range(shards)]
+    for part in parts:
+        wanted = [group for group in groups if part is None or any(part.of(cell.planned) for cell in group)]
+        for _, alike in groupby(wanted, key=lambda group: group[0].identity["backbone"]):
+            for batch in chunks(list(alike), groups_per_job):
+                found.append(_work([cell for group in batch for cell in group], part, results))
+    return found
+
+
+def chunks(items: Sequence[Any], size: int) -> list[Sequence[Any]]:
+    """Return items in runs of at most `size`."""
+    return [items[start : start + size] for start in range(0, len(items), size)]
+
+
+def do(work: Work) -> dict[str, str]:
+    """Bring the cells of a piece of work to their seal; return what is wrong with those that stayed incomplete.
+
+    The results are the records; nothing measured travels back.
+
+    Raises:
+        ValueError: the cells are not those of the submitting process: its code or data differ from ours.
+    """
+    from inertia.experiments.run import run
+
+    shard = None if work.shard is None else Shard(*work.shard)
+    with results_at(work.results):
+        # The bar is drawn where the work was divided.
+        configs = [replace(from_plain(each), shard=shard, launcher=Local(), progress=False) for each in work.configs]
+        shared: dict[Benchmark, Benchmark] = {}
+        jobs = [[cell for cell in cells_of(config, shared) if cell.id in work.cells] for config in configs]
+        strange = set(work.cells) - {cell.id for job in jobs for cell in job}
+        if strange:
+            raise ValueError(
+                f"cells {', '.join(sorted(strange))} are unknown here: this machine has other code or other data than "
+                "the one that submitted them; give both the same checkout and the same data"
+            )
+        outcomes = run(configs, jobs)
+    return {outcome.cell.id: outcome.problem for outcome in outcomes if outcome.problem is not None}
+
+
+@contextmanager
+def results_at(folder: str) -> Iterator[None]:
+    """Write results below `folder` inside the block."""
+    before = os.environ.get("INERTIA_RESULTS")
+    os.environ["INERTIA_RESULTS"] = folder
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["INERTIA_RESULTS"]
+        else:
+            os.environ["INERTIA_RESULTS"] = before
+
+
+def _work(cells: Sequence[Cell], part: Shard | None, results: Path) -> Work:
+    asked = part or cells[0].config.shard
+    return Work(
+        # Cells of one job share its config.
+        configs=tuple({id(cell.config): cell.config.resolved for cell in cells}.values()),
+        cells=tuple(cell.id for cell in cells),
+        shard=None if asked is None else (asked.number, asked.count),
+        results=str(results.absolute()),
+    )

@@ -1,0 +1,330 @@
+"""The lm-eval model: a backbone that answers under a policy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from lm_eval import utils
+from lm_eval.api.model import CacheHook, TemplateLM
+from tqdm import tqdm
+
+from inertia import backbones
+from inertia.benchmarks.render import Renderer
+from inertia.experiments.run import example_seed
+from inertia.lm_eval.asked import Asked, ask, context_chars, encode
+from inertia.lm_eval.decoding import Decoding, decoding
+from inertia.lm_eval.settings import ROLLING, check_requests, settings
+from inertia.lm_eval.template import templated
+
+if TYPE_CHECKING:
+    from lm_eval.api.instance import Instance
+
+    from inertia.backbones import Backbone
+    from inertia.decoding.generation import Generation
+
+
+class InertiaLM(TemplateLM):
+    """A backbone under a policy, for lm-eval (`--model inertia`).
+
+    The backbone is loaded when the first answer is due: what can be refused before, is. Prompts are decoded one at a
+    time, so answers do not depend on a batch size.
+
+    Attributes:
+        settings: what it was made from.
+        facts: by (task, number of the request's document), what the policy did there.
+
+    Deviations: see `inertia.lm_eval.asked.ask` and `inertia.lm_eval.template.templated`.
+    """
+
+    def __init__(self, batch_size: int | str | None = 1, max_batch_size: int | None = None, **arguments: Any) -> None:
+        """Check the settings.
+
+        Args:
+            batch_size: plays no part.
+            max_batch_size: plays no part.
+            **arguments: `--model_args`, see `inertia.lm_eval.settings.settings`.
+
+        Raises:
+            ValueError: an unknown setting, or a value that is not allowed.
+        """
+        super().__init__()
+        self.settings = settings(**arguments)
+        self.facts: dict[tuple[str | None, int | None], dict[str, Any]] = {}
+        self._rendered: set[str] = set()
+
+    @classmethod
+    def create_from_arg_obj(
+        cls, arg_dict: Mapping[str, Any], additional_config: Mapping[str, Any] | None = None
+    ) -> InertiaLM:
+        """Return the model of a mapping; what `--model_args` says wins over lm-eval's own flags."""
+        flags = {key: value for key, value in (additional_config or {}).items() if value is not None}
+        return cls(**{**flags, **arg_dict})
+
+    @classmethod
+    def create_from_arg_string(cls, arg_string: str, additional_config: Mapping[str, Any] | None = None) -> InertiaLM:
+        """Return the model of a text `key=value,...`."""
+        return cls.create_from_arg_obj(utils.simple_parse_args_string(arg_string), additional_config)
+
+    # -------------------------------------------------------------------------------------------- the model
+
+    @cached_property
+    def backbone(self) -> Backbone:
+        """The backbone, loaded on first use."""
+        return backbones.load(self.settings.backbone)
+
+    @cached_property
+    def tokenizer(self) -> Any:
+        """The backbone's tokenizer, which needs no weights."""
+        return backbones.load_tokenizer(self.settings.backbone)
+
+    @property
+    def device(self) -> str:
+        """Where the model runs."""
+        return self.settings.backbone.device
+
+    @property
+    def max_length(self) -> int:
+        """Tokens of prompt and answer together."""
+        return self.settings.backbone.context_window
+
+    @property
+    def eot_token_id(self) -> int:
+        """The tokenizer's EOS."""
+        return self.tokenizer.eos_token_id
+
+    @property
+    def prefix_token_id(self) -> int:
+        """What stands in front of a text without context: BOS, or EOS where there is none."""
+        bos = self.tokenizer.bos_token_id
+        return self.eot_token_id if bos is None else bos
+
+    @property
+    def tokenizer_name(self) -> str:
+        """The backbone's name."""
+        return self.settings.backbone.name
+
+    def get_model_info(self) -> dict[str, Any]:
+        """Return what lm-eval stores beside its results."""
+        facts = self.facts.values()
+        return {
+            "inertia": {
+                "backbone": backbones.identity(self.settings.backbone),
+                "backbone_label": backbones.label(self.settings.backbone),
+                "method": self.settings.method,
+                "policy": self.settings.policy.describe(),
+                "seed": self.settings.seed,
+                "answers": len(facts),
+                "truncated": sum(each["truncated"] for each in facts),
+                "hit_limit": sum(each["stop"] == "length" for each in facts),
+            }
+        }
+
+    def set_cache_hook(self, cache_hook: CacheHook) -> None:
+        """Refuse lm-eval's cache of answers.
+
+        Raises:
+            ValueError: always.
+        """
+        raise ValueError(
+            "use_cache is refused: its key has neither model nor policy, so one policy would get another's answers. "
+            "Leave it out."
+        )
+
+    # -------------------------------------------------------------------------------------------- prompts
+
+    def apply_chat_template(self, chat_history: Sequence[Mapping[str, str]], add_generation_prompt: bool = True) -> str:
+        """Return messages as the model's chat template renders them.
+
+        Args:
+            chat_history: messages with role and content.
+            add_generation_prompt: False where the last message is the start of the assistant's turn, to be continued.
+
+        Raises:
+            ValueError: the backbone has no chat template, or it refuses the messages.
+        """
+        if not self.tokenizer.chat_template:
+            raise ValueError(
+                f"backbone {self.settings.backbone.name!r} has no chat template; leave out --apply_chat_template."
+            )
+        text = templated(self.tokenizer, chat_history, add_generation_prompt)
+        self._rendered.add(text)
+        return text
+
+    def tok_encode(self, string: str, add_special_tokens: bool | None = None, **_: Any) -> list[int]:
+        """Return a text's ids; BOS stands once where the tokenizer adds it, unless `add_special_tokens` says no."""
+        if add_special_tokens is False:
+            return self.tokenizer(string, add_special_tokens=False, verbose=False)["input_ids"]
+        return list(encode(self.tokenizer, string).ids)
+
+    def _ask(self, request: Instance, text: str, new_tokens: int) -> Asked:
+        context = context_chars(request.doc, text, self.settings.context_field)
+        return ask(self.tokenizer, text, context, self.max_length - new_tokens)
+
+    # -------------------------------------------------------------------------------------------- answers
+
+    def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
+        """Return the greedy answer of each request, cut before its earliest stop string.
+
+        Raises:
+            ValueError: generation settings that cannot be followed (before the first answer), or a prompt that the
+                policy does not allow.
+        """
+        ways = [self._way(request) for request in requests]
+        pairs = zip(requests, ways, strict=True)
+        bar = tqdm(pairs, total=len(requests), disable=disable_tqdm, desc=self.settings.method, unit="answer")
+        return [self._answer(request, way) for request, way in bar]
+
+    def _way(self, request: Instance) -> Decoding:
+        if request.doc.get("kv_bare") and request.args[0] in self._rendered:
+            raise ValueError(
+                f"task {request.task_name}: its official protocol has no chat template; "
+                "run it by itself, without --apply_chat_template."
+            )
+        try:
+            return decoding(request.args[1], self.settings.max_gen_toks)
+        except ValueError as error:
+            raise ValueError(f"task {request.task_name}: {error}") from error
+
+    def _answer(self, request: Instance, way: Decoding) -> str:
+        from inertia.decoding.generation import before_stop
+
+        text = request.args[0]
+        asked = self._ask(request, text, way.max_new_tokens)
+        made = self._generate(
+            request,
+            asked,
+            way.max_new_tokens,
+            stop_strings=way.until,
+            min_new_tokens=way.min_new_tokens,
+            eos_token_id=self._ends(way.until),
+        )
+        self.facts[request.task_name, request.doc_id] = {
+            "prompt_hash": utils.hash_string(text),
+            **facts(made, asked),
+            "truncated": asked.truncated or bool(request.doc.get("kv_truncated")),
+        }
+        return before_stop(self.tokenizer.decode(made.tokens, skip_special_tokens=True), way.until)
+
+    def _ends(self, until: Sequence[str]) -> tuple[int, ...]:
+        """Ids that end an answer: the backbone's, and the stop strings that are special tokens, which have no text."""
+        vocabulary, special = self.tokenizer.get_added_vocab(), self.tokenizer.all_special_ids
+        asked = {vocabulary[text] for text in until if vocabulary.get(text) in special}
+        return tuple(sorted(asked.union(self.backbone.eos_token_ids)))
+
+    def _generate(self, request: Instance, asked: Asked, new_tokens: int, **arguments: Any) -> Generation:
+        import torch
+
+        from inertia.decoding.generation import generate
+
+        name = request.doc.get("kv_id") or f"{request.task_name}/{request.doc_id}"
+        (made,) = generate(
+            self.backbone.model,
+            torch.tensor([asked.ids], device=self._input_device),
+            [self.settings.policy],
+            new_tokens,
+            seed=example_seed(self.settings.seed, name),
+            context_end=asked.context_end,
+            tokenizer=self.tokenizer,
+            chat_template=request.args[0] in self._rendered,
+            template_arguments=Renderer(self.tokenizer, False).template_variables,
+            **arguments,
+        )
+        return made
+
+    @property
+    def _input_device(self) -> Any:
+        return self.backbone.model.get_input_embeddings().weight.device
+
+    # -------------------------------------------------------------------------------------------- likelihoods
+
+    def loglikelihood(self, requests: list[Instance], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
+        """Return, per request, the log-likelihood of its continuation and whether greedy decoding would give it.
+
+        Raises:
+            ValueError: the policy would not act on it (`inertia.lm_eval.settings.check_requests`), or compresses a
+                context that the document does not point out.
+        """
+        check_requests(self.settings.policy, "loglikelihood")
+        if self.settings.policy.prefill.compressor is None:
+            return super().loglikelihood(requests, disable_tqdm=disable_tqdm)
+        return [self._forced(request) for request in tqdm(requests, disable=disable_tqdm, desc=self.settings.method)]
+
+    def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = False) -> list[float]:
+        """Return the log-likelihood of each whole text, in disjoint windows.
+
+        Raises:
+            ValueError: the policy is not the full cache.
+        """
+        check_requests(self.settings.policy, ROLLING)
+        found = []
+        for request in tqdm(requests, disable=disable_tqdm, desc=self.settings.method):
+            windows = utils.get_rolling_token_windows(
+                self.tok_encode(request.args[0]), self.prefix_token_id, self.max_length, context_len=1
+            )
+            found.append(sum(self._one_pass(*utils.make_disjoint_window(window))[0] for window in windows))
+        return found
+
+    def _loglikelihood_tokens(
+        self, requests: list[tuple[Any, list[int], list[int]]], disable_tqdm: bool = False, **_: Any
+    ) -> list[tuple[float, bool]]:
+        bar = tqdm(requests, disable=disable_tqdm, desc=self.settings.method)
+        return [self._one_pass(context, continuation) for _, context, continuation in bar]
+
+    def _one_pass(self, context: Sequence[int], continuation: Sequence[int]) -> tuple[float, bool]:
+        """Teacher forcing over the full cache, in one forward pass."""
+        import torch
+
+        ids = [*context, *continuation][-(self.max_length + 1) :]
+        with torch.inference_mode():
+            output = self.backbone.model(
+                input_ids=torch.tensor([ids[:-1]], device=self._input_device),
+                use_cache=False,
+                logits_to_keep=len(continuation),
+            )
+        return likelihood(output.logits[0], continuation)
+
+    def _forced(self, request: Instance) -> tuple[float, bool]:
+        """Teacher forcing behind a compressed context: one prefill, then one decode step per further token."""
+        text, answer = request.args
+        if not text.strip():
+            raise ValueError(f"task {request.task_name}: a request without context leaves nothing to compress.")
+        _, continuation = self._encode_pair(text, answer)
+        asked = self._ask(request, text.rstrip(), len(continuation))
+        made = self._generate(request, asked, len(continuation), forced_tokens=continuation, return_logits=True)
+        return likelihood(made.logits, continuation)
+
+
+def likelihood(logits: Any, tokens: Sequence[int]) -> tuple[float, bool]:
+    """Return the summed log-probability of tokens, and whether each is the likeliest.
+
+    Args:
+        logits: [tokens, vocabulary].
+        tokens: what came.
+    """
+    import torch
+
+    wanted = torch.tensor(tokens, device=logits.device)
+    chosen = logits.float().log_softmax(-1).gather(-1, wanted[:, None])
+    return float(chosen.sum()), bool((logits.argmax(-1) == wanted).all())
+
+
+def facts(made: Generation, asked: Asked) -> dict[str, Any]:
+    """Return what a policy did for one answer, JSON-able."""
+    return {
+        "prompt_tokens": made.prompt_tokens,
+        "context_tokens": asked.context_end,
+        "new_tokens": len(made.tokens),
+        "stop": made.stop,
+        "budget_tokens": made.budget_tokens,
+        "prefill_budget_tokens": made.prefill_budget_tokens,
+        "prefill_retained_tokens": made.prefill_retained_tokens,
+        "retained_tokens": made.retained_tokens,
+        "peak_tokens": made.peak_tokens,
+        "evictions": made.evictions,
+        "cache_bytes": made.cache_bytes,
+        "prompt_sha256": asked.sha256,
+        "prefill_seconds": made.prefill_seconds,
+        "decode_seconds": made.decode_seconds,
+    }

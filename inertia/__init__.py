@@ -1,6 +1,7 @@
 """inertia: a reproducible benchmark harness for KV-cache eviction while decoding.
 
-The public Python API is `Policy` and `generate`; everything else is run by `python -m inertia`.
+The public Python API is `Policy`, `preset` (a policy of the literature by name) and `generate`; everything else is run
+by `python -m inertia`.
 """
 
 from __future__ import annotations
@@ -11,9 +12,10 @@ if TYPE_CHECKING:
     from inertia.decoding.generation import Generation, generate
     from inertia.eviction.execution import Execution
     from inertia.eviction.policy import Policy
+    from inertia.methods import preset
 
 __version__ = "0.1.0"
-__all__ = ["Execution", "Generation", "Policy", "generate"]
+__all__ = ["Execution", "Generation", "Policy", "generate", "preset"]
 
 
 def __getattr__(name: str) -> Any:
@@ -22,6 +24,10 @@ def __getattr__(name: str) -> Any:
         from inertia.eviction.policy import Policy
 
         return Policy
+    if name == "preset":
+        from inertia.methods import preset
+
+        return preset
     if name == "Execution":
         from inertia.eviction.execution import Execution
 

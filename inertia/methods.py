@@ -362,7 +362,7 @@ METHODS: Mapping[str, Callable[..., Policy]] = {
 }
 
 
-def named(name: str, **settings: object) -> Policy:
+def preset(name: str, **settings: object) -> Policy:
     """Return the method `name` with some of its settings replaced.
 
     Raises:
@@ -436,7 +436,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             console.print(f"  {key}: {value}", highlight=False, soft_wrap=True)
     if chosen:
         return 0
-    table = Table(title="methods (method=NAME, or Policy.named(NAME, ...))", title_justify="left", box=None)
+    table = Table(title="methods (method=NAME, or preset(NAME, ...))", title_justify="left", box=None)
     table.add_column("method", no_wrap=True)
     table.add_column("what it does, source")
     table.add_column("settings")

@@ -15,7 +15,7 @@ import pytest
 import torch
 from hydra import compose, initialize_config_dir
 
-from inertia import Policy, generate
+from inertia import generate, preset
 from inertia.backbones import embedded, load, load_tokenizer, read
 from inertia.benchmarks.example import Example
 from inertia.benchmarks.render import Renderer
@@ -224,7 +224,7 @@ def test_evicting_equals_a_decoder_without_cache(made: Made, own_cache: None, me
     """The oracle runs on the model as transformers alone loads it."""
     backbone = load(made.job("full_cache").backbone)
     prompt = Renderer(backbone.tokenizer, backbone.chat_template).render(SHORT)
-    policy = Policy.named(method, tokens=12)
+    policy = preset(method, tokens=12)
     (ours,) = generate(
         backbone.model, torch.tensor([prompt.ids]), [policy], 6, trace=True, return_logits=True, eos_token_id=None
     )
@@ -240,7 +240,7 @@ def test_the_declared_precision_works(made: Made, own_cache: None) -> None:
     backbone = load(made.job("full_cache", "backbone.dtype=bfloat16").backbone)
     prompt = Renderer(backbone.tokenizer, backbone.chat_template).render(SHORT)
     forced = backbone.tokenizer(" the number of the house is 1234567", add_special_tokens=False).input_ids
-    policies = [Policy.named("full_cache"), *(Policy.named(name, tokens=12) for name in ("inertiakv", "tova_decode"))]
+    policies = [preset("full_cache"), *(preset(name, tokens=12) for name in ("inertiakv", "tova_decode"))]
     full, *evicting = generate(
         backbone.model, torch.tensor([prompt.ids]), policies, len(forced), forced_tokens=forced, return_logits=True
     )

@@ -168,10 +168,10 @@ def test_the_reader_reads_its_buffer():
 
 
 def test_a_replayed_prompt_decodes_as_the_real_one(model, prompt):
-    from inertia import Policy, generate
+    from inertia import generate, preset
 
     front = Replayed(model, prompt)
-    (replayed,) = generate(front, front.ids, [Policy.named("full_cache")], 9)
+    (replayed,) = generate(front, front.ids, [preset("full_cache")], 9)
     assert replayed.tokens[0] == int(prompt.ids[0, -1])
     with torch.inference_mode():
         assert replayed.tokens[1:] == plain.expected(model, prompt, 8)

@@ -11,7 +11,7 @@ import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
-from inertia import Policy
+from inertia import preset
 from inertia.experiments import cli
 from inertia.experiments.config import IDENTITY, TRANSPORT, policy, run_config
 from inertia.methods import METHODS
@@ -129,7 +129,7 @@ def test_golden_cell_id():
 @pytest.mark.parametrize("name", sorted(METHODS))
 def test_the_method_config_is_the_named_policy(name):
     plain = OmegaConf.to_container(composed(f"method={name}"), resolve=True)
-    assert policy(plain).describe() == Policy.named(name).describe()
+    assert policy(plain).describe() == preset(name).describe()
     assert plain["label"] == name
 
 

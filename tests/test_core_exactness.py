@@ -6,7 +6,7 @@ import models
 import pytest
 import torch
 
-from inertia import Policy, generate
+from inertia import Policy, generate, preset
 from inertia.eviction.aggregation import Decoupled
 from inertia.eviction.budget import SeenRatio, Tokens
 from inertia.eviction.cache import Slots
@@ -27,8 +27,8 @@ def plain(network, ids, new, eos=None):
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_a_budget_that_is_never_exceeded_is_plain_generate(architecture):
     network, ids, new = models.tiny(architecture), models.prompt(30), 16
-    never = Policy.named("inertiakv", tokens=30 + new - 1)
-    full, wide = generate(network, ids, [Policy.named("full_cache"), never], new)
+    never = preset("inertiakv", tokens=30 + new - 1)
+    full, wide = generate(network, ids, [preset("full_cache"), never], new)
     assert full.tokens == wide.tokens == plain(network, ids, new)
     assert full.evictions == wide.evictions == 0
     assert full.retained_tokens == 30 + new - 1
@@ -36,21 +36,21 @@ def test_a_budget_that_is_never_exceeded_is_plain_generate(architecture):
 
 def test_one_less_than_that_does_evict():
     network, ids, new = models.tiny(), models.prompt(30), 16
-    (out,) = generate(network, ids, [Policy.named("inertiakv", tokens=30 + new - 2)], new, trace=True)
+    (out,) = generate(network, ids, [preset("inertiakv", tokens=30 + new - 2)], new, trace=True)
     assert out.evictions == 1
     assert len(out.kept[-1]) == 30 + new - 2
 
 
 MIXED = [
-    Policy.named("inertiakv", tokens=6),
-    Policy.named("full_cache"),
-    Policy.named("inertiakv", alpha=0, tokens=7),
+    preset("inertiakv", tokens=6),
+    preset("full_cache"),
+    preset("inertiakv", alpha=0, tokens=7),
     Policy(aggregation=Decoupled(), scope="per_head", budget=Tokens(6)),
     Policy(aggregation=Decoupled(), scope="per_layer", budget=Tokens(6)),
-    Policy.named("score_free", tokens=20),
-    Policy.named("h2o", tokens=6),
+    preset("score_free", tokens=20),
+    preset("h2o", tokens=6),
     Policy(refresh=Every(3), budget=SeenRatio(0.75)),
-    Policy.named("inertiakv_lazy", tokens=7),
+    preset("inertiakv_lazy", tokens=7),
 ]
 
 
@@ -88,7 +88,7 @@ def test_rows_that_end_early_do_not_disturb_the_others():
 @pytest.mark.parametrize("architecture", ["llama", "gemma3"])
 def test_equal_policies_give_equal_results(architecture):
     network, ids = models.tiny(architecture, seed=1), models.prompt(20)
-    full, tight = Policy.named("full_cache"), Policy.named("inertiakv", tokens=6)
+    full, tight = preset("full_cache"), preset("inertiakv", tokens=6)
     outs = generate(network, ids, [full, tight, full, tight], 20, trace=True, return_logits=True)
     (alone,) = generate(network, ids, [full], 20)
     assert outs[0].tokens == outs[2].tokens == alone.tokens
@@ -106,13 +106,13 @@ def test_a_falling_budget_is_refused():
 
     policy = Policy(budget=Falling())
     with pytest.raises((ValueError, RuntimeError), match="budget fell|expanded size"):
-        generate(models.tiny(), models.prompt(30), [policy, Policy.named("inertiakv", tokens=25)], 8)
+        generate(models.tiny(), models.prompt(30), [policy, preset("inertiakv", tokens=25)], 8)
 
 
 def test_bytes_do_not_depend_on_company():
     network, ids = models.tiny(), models.prompt(15)
     first = plain(network, ids, 1)[0]
-    tight, full = Policy.named("inertiakv", tokens=6), Policy.named("full_cache")
+    tight, full = preset("inertiakv", tokens=6), preset("full_cache")
     alone = generate(network, ids, [tight], 10, eos_token_id=first)[0]
     both = generate(network, ids, [full, tight], 10, eos_token_id=first)[1]
     assert alone.cache_bytes == both.cache_bytes
@@ -121,7 +121,7 @@ def test_bytes_do_not_depend_on_company():
 def test_answers_do_not_depend_on_what_ran_before():
     network = models.tiny()
     first, second = models.prompt(20, seed=1), models.prompt(31, seed=2)
-    policy = [Policy.named("h2o", tokens=5)]
+    policy = [preset("h2o", tokens=5)]
     ab = [generate(network, ids, policy, 10, trace=True)[0].kept for ids in (first, second)]
     ba = [generate(network, ids, policy, 10, trace=True)[0].kept for ids in (second, first)]
     assert ab == ba[::-1]
@@ -131,18 +131,18 @@ def test_the_attention_implementation_is_restored_on_any_exit(monkeypatch):
     from inertia.eviction import session
 
     network, ids = models.tiny(), models.prompt(12)
-    generate(network, ids, [Policy.named("inertiakv", tokens=5)], 4)
+    generate(network, ids, [preset("inertiakv", tokens=5)], 4)
     assert network.config._attn_implementation == "sdpa"
     monkeypatch.setattr(session.DecodeBatch, "advance", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
-        generate(network, ids, [Policy.named("inertiakv", tokens=5)], 6)
+        generate(network, ids, [preset("inertiakv", tokens=5)], 6)
     assert network.config._attn_implementation == "sdpa"
 
 
 def test_dead_slots_are_never_read(monkeypatch):
     """Slots that hold NaN before they are written must not reach any output (0 x NaN is NaN)."""
     network, ids = models.tiny(), models.prompt(20)
-    policies = [Policy.named("inertiakv", tokens=n) for n in (6, 7, 26)] + [Policy(budget=SeenRatio(0.7))]
+    policies = [preset("inertiakv", tokens=n) for n in (6, 7, 26)] + [Policy(budget=SeenRatio(0.7))]
     clean = [out.tokens for out in generate(network, ids, policies, 10)]
     make = Slots.__init__
 
@@ -156,7 +156,7 @@ def test_dead_slots_are_never_read(monkeypatch):
 
 def test_first_token_comes_from_the_prefill():
     network, ids = models.tiny(), models.prompt(15)
-    (out,) = generate(network, ids, [Policy.named("inertiakv", tokens=4)], 1, trace=True)
+    (out,) = generate(network, ids, [preset("inertiakv", tokens=4)], 1, trace=True)
     assert out.tokens == plain(network, ids, 1)
     assert out.kept == []
     assert (out.retained_tokens, out.evictions, out.peak_tokens) == (15, 0, 15)
@@ -174,7 +174,7 @@ def test_step_one_sees_the_whole_prompt():
     """The second token's logits are those of the full cache under every policy."""
     network, ids = models.tiny(), models.prompt(40)
     full, tight = generate(
-        network, ids, [Policy.named("full_cache"), Policy.named("inertiakv", tokens=1)], 4, return_logits=True
+        network, ids, [preset("full_cache"), preset("inertiakv", tokens=1)], 4, return_logits=True
     )
     torch.testing.assert_close(full.logits[:2], tight.logits[:2], atol=0, rtol=0)
     assert not torch.allclose(full.logits[2], tight.logits[2], atol=1e-3)
@@ -183,7 +183,7 @@ def test_step_one_sees_the_whole_prompt():
 def test_forced_tokens_are_fed_and_returned():
     network, ids = models.tiny(), models.prompt(18)
     forced = [7, 8, 9, 10, 11]
-    policies = [Policy.named("full_cache"), Policy.named("inertiakv", tokens=6)]
+    policies = [preset("full_cache"), preset("inertiakv", tokens=6)]
     full, _ = generate(network, ids, policies, 5, forced_tokens=forced, eos_token_id=9, return_logits=True)
     assert full.tokens == forced and full.stop == "length"
     with torch.inference_mode():
@@ -193,14 +193,14 @@ def test_forced_tokens_are_fed_and_returned():
 
 def test_cache_bytes_are_what_the_slots_take():
     network, ids = models.tiny(), models.prompt(40)  # 3 layers, 3 KV heads, head size 8, fp32
-    full, tight = generate(network, ids, [Policy.named("full_cache"), Policy.named("inertiakv", tokens=10)], 6)
+    full, tight = generate(network, ids, [preset("full_cache"), preset("inertiakv", tokens=10)], 6)
     assert full.cache_bytes == 2 * 3 * 3 * 8 * 4 * (40 + 5)
     assert tight.cache_bytes == 2 * 3 * 3 * 8 * 4 * (10 + 1)
 
 
 def test_the_budget_is_never_exceeded_after_a_step():
     network, ids = models.tiny(), models.prompt(40)
-    (out,) = generate(network, ids, [Policy.named("inertiakv_lazy", tokens=9)], 30, trace=True)
+    (out,) = generate(network, ids, [preset("inertiakv_lazy", tokens=9)], 30, trace=True)
     assert {len(kept) for kept in out.kept} == {9}
     assert out.peak_tokens == 9 and out.retained_tokens == 9 and out.evictions == 40 + 29 - 9
 
@@ -209,7 +209,7 @@ def test_the_budget_is_never_exceeded_after_a_step():
 def test_half_precision_stays_within_a_stated_tolerance(dtype, tolerance):
     """Scores and utilities are fp32 whatever the model's dtype; logits may differ by the dtype's rounding."""
     ids, forced = models.prompt(30), list(range(5, 15))
-    policy = [Policy.named("full_cache")]
+    policy = [preset("full_cache")]
     wanted = generate(models.tiny(), ids, policy, 10, forced_tokens=forced, return_logits=True)[0].logits
     got = generate(models.tiny().to(dtype), ids, policy, 10, forced_tokens=forced, return_logits=True)[0].logits
     assert (wanted - got).abs().max() < tolerance * wanted.abs().max()
@@ -221,7 +221,7 @@ def test_nan_scores_stop_the_run():
     network = models.tiny()
     network.model.layers[1].self_attn.q_proj.weight.data[0, 0] = float("nan")
     with pytest.raises(FloatingPointError, match="NaN"):
-        generate(network, models.prompt(12), [Policy.named("inertiakv", tokens=4)], 5)
+        generate(network, models.prompt(12), [preset("inertiakv", tokens=4)], 5)
 
 
 @pytest.mark.parametrize(
@@ -230,7 +230,7 @@ def test_nan_scores_stop_the_run():
         ({"input_ids": torch.zeros(2, 5, dtype=torch.long)}, r"\[1, L0\]"),
         ({"input_ids": torch.zeros(1, 0, dtype=torch.long)}, r"L0 >= 1"),
         ({"policies": []}, "at least one Policy"),
-        ({"policies": ["inertiakv"]}, "Policy.named"),
+        ({"policies": ["inertiakv"]}, "inertia.preset"),
         ({"max_new_tokens": 0}, "max_new_tokens=0"),
         ({"forced_tokens": [1, 2]}, "forced_tokens has 2"),
         ({"input_ids": torch.zeros(1, 4095, dtype=torch.long)}, "window of 4096"),
@@ -243,7 +243,7 @@ def test_nan_scores_stop_the_run():
 def test_bad_calls_say_what_is_wrong(change, message):
     call = {
         "input_ids": models.prompt(9),
-        "policies": [Policy.named("full_cache")],
+        "policies": [preset("full_cache")],
         "max_new_tokens": 4,
         **change,
     }

@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inertia import Policy, generate
+from inertia import Policy, generate, preset
 from inertia.eviction.aggregation import (
     CoupledEMA,
     Cumulative,
@@ -33,13 +33,13 @@ STEPS = 9
 TOLERANCE = 1e-4
 
 POLICIES = {
-    "full_cache": Policy.named("full_cache"),
-    "inertiakv": Policy.named("inertiakv", tokens=6),
-    "alpha_0": Policy.named("inertiakv", alpha=0, tokens=6),
-    "lazy": Policy.named("inertiakv_lazy", tokens=6, interval=3),
-    "score_free": Policy.named("score_free", tokens=5),
-    "single_step": Policy.named("single_step", compression_ratio=0.7),
-    "h2o": Policy.named("h2o", tokens=7),
+    "full_cache": preset("full_cache"),
+    "inertiakv": preset("inertiakv", tokens=6),
+    "alpha_0": preset("inertiakv", alpha=0, tokens=6),
+    "lazy": preset("inertiakv_lazy", tokens=6, interval=3),
+    "score_free": preset("score_free", tokens=5),
+    "single_step": preset("single_step", compression_ratio=0.7),
+    "h2o": preset("h2o", tokens=7),
     "keep_ratio": Policy(budget=KeepRatio(0.3)),
     "seen_ratio": Policy(budget=SeenRatio(0.6)),
     "sinks_recent": Policy(budget=Tokens(7), protect=Protect(sinks=2, recent=3)),
@@ -51,9 +51,9 @@ POLICIES = {
     "per_layer": Policy(aggregation=Decoupled(time=TimeEMA(0.5)), scope="per_layer", budget=Tokens(6)),
     "per_head": Policy(aggregation=Decoupled(), scope="per_head", budget=Tokens(6)),
     "per_head_cumulative": Policy(aggregation=Cumulative(), scope="per_head", budget=Tokens(5), refresh=Every(2)),
-    "budget_1": Policy.named("inertiakv", tokens=1),
-    "never_full": Policy.named("inertiakv", tokens=500),
-    "reached_late": Policy.named("inertiakv", tokens=27),
+    "budget_1": preset("inertiakv", tokens=1),
+    "never_full": preset("inertiakv", tokens=500),
+    "reached_late": preset("inertiakv", tokens=27),
 }
 
 
@@ -89,7 +89,7 @@ def test_prompts_around_the_budget(name, length):
 
 @pytest.mark.parametrize("length", [6, 7, 8, 9, 10, 16])
 def test_prompts_around_the_sliding_window(length):
-    compare(model("gemma3"), models.prompt(length), Policy.named("inertiakv", tokens=4))
+    compare(model("gemma3"), models.prompt(length), preset("inertiakv", tokens=4))
 
 
 aggregations = st.one_of(

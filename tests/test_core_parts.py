@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inertia import Policy
+from inertia import Policy, preset
 from inertia.eviction.adaptive import AdaptiveRefresh, ReactiveEMA, SelectedEMA, total_variation
 from inertia.eviction.aggregation import (
     CoupledEMA,
@@ -164,9 +164,9 @@ BAD = [
     (lambda: Policy(scope="per_head"), "aggregation=decoupled"),
     (lambda: Policy(scope="per_layer", aggregation=Decoupled(Geometric(0.5))), "shared only"),
     (lambda: Policy(budget=Tokens(3), protect=Protect(sinks=2, recent=2)), "up to 4 slots.*3 tokens"),
-    (lambda: Policy.named("inertia"), "'inertia' is unknown.*inertiakv"),
-    (lambda: Policy.named("h2o", alpha=0.5), "no setting 'alpha'.*compression_ratio"),
-    (lambda: Policy.named("inertiakv", tokens=5, compression_ratio=0.5), "both given"),
+    (lambda: preset("inertia"), "'inertia' is unknown.*inertiakv"),
+    (lambda: preset("h2o", alpha=0.5), "no setting 'alpha'.*compression_ratio"),
+    (lambda: preset("inertiakv", tokens=5, compression_ratio=0.5), "both given"),
     (lambda: Single(3).weights(3), "index=3 does not exist.*3 eligible"),
     (lambda: Weights((1, 2)).weights(3), "has 2 weights.*3 eligible"),
     (lambda: Weights((0, 0)), "sum to 0"),
@@ -181,16 +181,16 @@ def test_bad_settings_name_value_and_allowed(make, message):
 
 
 def test_zero_is_a_value():
-    assert Policy.named("inertiakv", alpha=0).aggregation.alpha == 0
-    assert Policy.named("inertiakv", compression_ratio=0).budget.tokens(7, 7) == 7
+    assert preset("inertiakv", alpha=0).aggregation.alpha == 0
+    assert preset("inertiakv", compression_ratio=0).budget.tokens(7, 7) == 7
 
 
 def test_descriptions_tell_policies_apart_and_nothing_else():
-    described = [repr(Policy.named(name).describe()) for name in METHODS if name != "no_momentum"]
+    described = [repr(preset(name).describe()) for name in METHODS if name != "no_momentum"]
     assert len(set(described)) == len(described)
-    assert Policy.named("no_momentum") == Policy.named("inertiakv", alpha=0.0)
-    assert Policy.named("inertiakv", alpha=0.8) == Policy.named("inertiakv")
-    full = Policy.named("full_cache")
+    assert preset("no_momentum") == preset("inertiakv", alpha=0.0)
+    assert preset("inertiakv", alpha=0.8) == preset("inertiakv")
+    full = preset("full_cache")
     assert full.describe() == Policy(aggregation=Cumulative(), budget=full.budget).describe()
 
 
@@ -289,6 +289,6 @@ def test_every_method_states_source_settings_and_cost():
         assert settings_of(name) or name == "full_cache"
         words = cost(policy)
         assert ("B + 1 slots" in words) == policy.evicts, name
-    assert cost(Policy.named("inertiakv_lazy", interval=8)).startswith("scored every 8th step")
-    assert "values" in cost(Policy.named("inertiakv_vnorm")) and "step 1 only" in cost(Policy.named("score_free"))
-    assert "again" in cost(Policy.named("kvzip")) and "again" not in cost(Policy.named("snapkv"))
+    assert cost(preset("inertiakv_lazy", interval=8)).startswith("scored every 8th step")
+    assert "values" in cost(preset("inertiakv_vnorm")) and "step 1 only" in cost(preset("score_free"))
+    assert "again" in cost(preset("kvzip")) and "again" not in cost(preset("snapkv"))

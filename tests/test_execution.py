@@ -8,7 +8,7 @@ import models
 import pytest
 import torch
 
-from inertia import Execution, Policy, generate
+from inertia import Execution, Policy, generate, preset
 from inertia.decoding.generation import near_choices
 from inertia.eviction.aggregation import Decoupled
 from inertia.eviction.budget import Ratio, SeenRatio, Tokens
@@ -18,10 +18,10 @@ from inertia.prefill.adakv import AdaKV
 from inertia.prefill.snapkv import SnapKV
 
 POLICIES = [
-    Policy.named("inertiakv", tokens=9),
-    Policy.named("full_cache"),
-    Policy.named("inertiakv_lazy", tokens=8),
-    Policy.named("inertiakv_keydiff", tokens=9),
+    preset("inertiakv", tokens=9),
+    preset("full_cache"),
+    preset("inertiakv_lazy", tokens=8),
+    preset("inertiakv_keydiff", tokens=9),
     Policy(aggregation=Decoupled(), scope="per_head", budget=Tokens(8)),
     Policy(aggregation=Decoupled(), scope="per_layer", budget=SeenRatio(0.7)),
 ]
@@ -76,12 +76,12 @@ def test_a_compressor_must_see_the_whole_prompt():
 
 def test_a_start_must_see_the_whole_prompt_too():
     with pytest.raises(ValueError, match=r"prefill_chunk=8.*prefill_sums.*prefill_chunk=null"):
-        decoded(models.tiny(), models.prompt(30), [Policy.named("h2o_original", tokens=9)], prefill_chunk=8)
+        decoded(models.tiny(), models.prompt(30), [preset("h2o_original", tokens=9)], prefill_chunk=8)
 
 
 def test_policies_that_do_not_fit_one_batch_are_split_and_it_says_so():
     network, ids = models.tiny(), models.prompt(30)
-    policies = [Policy.named("inertiakv", alpha=alpha, tokens=9) for alpha in (0.1, 0.5, 0.8, 0.9)]
+    policies = [preset("inertiakv", alpha=alpha, tokens=9) for alpha in (0.1, 0.5, 0.8, 0.9)]
     together = decoded(network, ids, policies)
     assert {each.batch_rows for each in together} == {4}
     row = 3 * 2 * 3 * 8 * 4 * 10 + (12 + 3 * 4) * 10  # layers x (K and V) x heads x D x 4 bytes x slots, and tables
@@ -126,7 +126,7 @@ def test_near_ties_are_a_matter_of_shared_batches():
     head = network.lm_head.weight.data
     head[48:96], head[96] = head[:48] * (1 + 1e-7), 0  # every token but one has a double: choices are near ties
     alone = decoded(network, ids, POLICIES[:1])[0]
-    shared = decoded(network, ids, [POLICIES[0], Policy.named("inertiakv", alpha=0.3, tokens=9)])[0]
+    shared = decoded(network, ids, [POLICIES[0], preset("inertiakv", alpha=0.3, tokens=9)])[0]
     assert alone.near_ties == 0
     assert shared.near_ties >= 12  # tokens 3 to 14 came out of the shared batch
 

@@ -16,7 +16,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inertia import Policy, generate
+from inertia import Policy, generate, preset
 from inertia.backbones import Backbone
 from inertia.backbones.tiny import tiny_model
 from inertia.backbones.tiny_tokenizer import tiny_tokenizer
@@ -38,14 +38,14 @@ from inertia.prefill.snapkv import SnapKV
 
 NEW, SEED = 9, 3
 DECODE = {
-    "full_cache": Policy.named("full_cache"),
-    "inertiakv": Policy.named("inertiakv", tokens=12),
-    "lazy": Policy.named("inertiakv_lazy", tokens=12, interval=3),
-    "score_free": Policy.named("score_free", tokens=10),
+    "full_cache": preset("full_cache"),
+    "inertiakv": preset("inertiakv", tokens=12),
+    "lazy": preset("inertiakv_lazy", tokens=12, interval=3),
+    "score_free": preset("score_free", tokens=10),
     "per_layer": Policy(aggregation=Decoupled(time=TimeEMA(0.5)), scope="per_layer", budget=Tokens(12)),
     "per_head": Policy(aggregation=Decoupled(), scope="per_head", budget=Tokens(12)),
-    "random": Policy.named("random", tokens=12),
-    "never_full": Policy.named("inertiakv", tokens=500),
+    "random": preset("random", tokens=12),
+    "never_full": preset("inertiakv", tokens=500),
 }
 COMPRESSED = {
     "context": Policy(budget=Unlimited(), prefill=Prefill(KeyNorm(), Tokens(15), question_visible=False)),
@@ -315,10 +315,10 @@ def test_a_comparison_is_the_definition_whatever_order_rows_come_in(full, ours, 
 def test_on_logits_sees_what_return_logits_keeps_and_the_full_cache_first():
     network, ids = models.tiny("gemma3"), models.prompt(30)
     policies = [
-        Policy.named("inertiakv", tokens=6),
-        Policy.named("h2o", tokens=20),
+        preset("inertiakv", tokens=6),
+        preset("h2o", tokens=20),
         Policy(budget=Unlimited(), prefill=Prefill(KeyNorm(), Tokens(9), question_visible=True)),
-        Policy.named("full_cache"),
+        preset("full_cache"),
     ]
     seen = {}
     outs = generate(

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from inertia import Policy, generate
+from inertia import Policy, generate, preset
 from inertia.eviction.aggregation import Decoupled
 from inertia.eviction.budget import Tokens
 from inertia.eviction.cache import PromptCache
@@ -24,9 +24,9 @@ GATHERING = ("cat", "index.Tensor", "index_select", "gather", "sort", "topk", "c
 
 def policies(budget):
     return {
-        "full_refresh": Policy.named("inertiakv", tokens=budget),
-        "lazy": Policy.named("inertiakv_lazy", tokens=budget),
-        "score_free": Policy.named("score_free", tokens=budget),
+        "full_refresh": preset("inertiakv", tokens=budget),
+        "lazy": preset("inertiakv_lazy", tokens=budget),
+        "score_free": preset("score_free", tokens=budget),
         "every_layer": Policy(aggregation=Decoupled(), scope="per_layer", budget=Tokens(budget)),
         "every_head": Policy(aggregation=Decoupled(), scope="per_head", refresh=Every(2), budget=Tokens(budget)),
     }
@@ -118,7 +118,7 @@ def test_the_full_cache_is_gone_right_after_the_cut(monkeypatch):
         gc.collect()
         alive[token] = sum(ref() is not None for ref in seen)
 
-    generate(models.tiny(), models.prompt(60), [Policy.named("inertiakv", tokens=10)], 5, on_logits=count)
+    generate(models.tiny(), models.prompt(60), [preset("inertiakv", tokens=10)], 5, on_logits=count)
     assert alive[1] == len(seen) == 6  # step 1 reads the prompt's own tensors
     assert alive[2] == alive[4] == 0
 
@@ -129,7 +129,7 @@ def test_the_first_step_makes_no_second_copy_of_the_prompt():
     def between(number, token, logits):
         ops.__enter__() if token == 0 else ops.__exit__(None, None, None) if token == 1 else None
 
-    generate(network, ids, [Policy.named("inertiakv", tokens=10)], 2, on_logits=between)
+    generate(network, ids, [preset("inertiakv", tokens=10)], 2, on_logits=between)
     assert ops.calls
     copies = {op: size for op, size in ops.largest.items() if size >= 200 * HEADS * HEAD_DIM}
     assert not copies

@@ -24,7 +24,7 @@ from torch import Tensor
 from inertia.eviction import kernels
 
 ROOT = Path(__file__).resolve().parents[1]
-SOURCE = ROOT / "inertia" / "kernels" / "slot_decode.py"
+SOURCE = ROOT / "inertia" / "eviction" / "kernels" / "slot_decode.py"
 BENCH = ROOT / "scripts" / "bench_kernel.py"
 needs_triton = pytest.mark.skipif(
     importlib.util.find_spec("triton") is None, reason="Triton is not installed: pip install -e '.[gpu]'"

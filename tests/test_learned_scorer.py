@@ -25,6 +25,7 @@ from inertia.eviction.describe import describe
 from inertia.eviction.policy import Policy
 from inertia.eviction.scorers.learned import Learned, widths
 from inertia.eviction.view import LayerView
+from inertia.methods import preset
 
 SCRIPT = Path(__file__).resolve().parents[1] / "scripts" / "train_scorer.py"
 
@@ -180,7 +181,7 @@ def test_a_model_of_another_shape_is_refused_before_the_prefill(tmp_path):
     scorer = Learned(weights_file(tmp_path / "w.safetensors", 32, 8))
     model.forward = lambda *args, **kwargs: pytest.fail("the model ran")
     with pytest.raises(ValueError, match=r"Hq\*D = 32 and Hkv\*D = 8, but this model has 32 and 16"):
-        generate(model, prompt(6), [Policy.named("inertiakv"), Policy(scorer=scorer, budget=Tokens(3))], 3)
+        generate(model, prompt(6), [preset("inertiakv"), Policy(scorer=scorer, budget=Tokens(3))], 3)
 
 
 # ---------------------------------------------------------------------------------------- training
@@ -207,7 +208,7 @@ def test_a_trace_holds_what_the_model_saw(script):
     ids = prompt(12)[0].tolist()
     traces = script.collect(model, ids, 4)
     assert len(traces) == 2
-    forced = generate(model, torch.tensor([ids]), [Policy.named("full_cache")], 5)[0].tokens
+    forced = generate(model, torch.tensor([ids]), [preset("full_cache")], 5)[0].tokens
     every = ids + forced[:4]
     layers = oracle.layers_of(model.config)
     for step in range(4):

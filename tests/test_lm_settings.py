@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from inertia import Policy
+from inertia import preset
 from inertia.lm_eval.decoding import Decoding, decoding
 from inertia.lm_eval.settings import check_requests, settings
 from inertia.paths import config_dir
@@ -17,7 +17,7 @@ TINY = config_dir() / "backbone" / "tiny-random.yaml"
 
 def test_settings_make_a_backbone_and_a_policy(tmp_path):
     found = settings(backbone="tiny-random", method="inertiakv", alpha=0.5, compression_ratio=0.75, device="cuda:1")
-    assert found.policy == Policy.named("inertiakv", alpha=0.5, compression_ratio=0.75)
+    assert found.policy == preset("inertiakv", alpha=0.5, compression_ratio=0.75)
     assert (found.backbone.name, found.backbone.device, found.seed) == ("tiny-random", "cuda:1", 0)
     mine = tmp_path / "mine.yaml"
     mine.write_text(TINY.read_text().replace("seed: 0", "seed: 7"))
@@ -124,7 +124,7 @@ def test_every_generation_task_of_lm_eval_is_followed_or_asks_for_sampling():
     ],
 )
 def test_likelihoods_are_refused_where_a_policy_would_not_act(method, kind, said):
-    policy = Policy.named(method.pop("name"), **method)
+    policy = preset(method.pop("name"), **method)
     if said is None:
         check_requests(policy, kind)
     else:

@@ -6,7 +6,7 @@ import models
 import pytest
 from test_core_oracle import compare
 
-from inertia import Policy
+from inertia import Policy, preset
 from inertia.decoding import generation
 from inertia.eviction import attention, protect, session, units
 from inertia.eviction.aggregation import CoupledEMA, Linear
@@ -15,7 +15,7 @@ from inertia.eviction.new_token import NewToken
 from inertia.eviction.protect import Protect
 from inertia.eviction.refresh import Every
 
-EMA = Policy.named("inertiakv", alpha=0.7, tokens=6)
+EMA = preset("inertiakv", alpha=0.7, tokens=6)
 LAZY = Policy(refresh=Every(4), budget=Tokens(6))
 REFRESHED = Policy(aggregation=CoupledEMA(0.98), budget=Tokens(6), new_token=NewToken("mean"))
 SINKS = Policy(budget=Tokens(6), protect=Protect(sinks=3))

@@ -28,7 +28,7 @@ from inertia.experiments.plan.plan import Options, make_plan
 from inertia.experiments.plan.report import print_plan
 from inertia.experiments.plan.shape import Shape, from_entry, read_config, shape_of, table
 from inertia.experiments.plan.speed import Measured, Roofline, Stated
-from inertia.methods import full_cache, h2o, inertiakv, named
+from inertia.methods import full_cache, h2o, inertiakv, preset
 from inertia.paths import config_dir
 from inertia.plan import main
 from inertia.records import read_samples
@@ -162,7 +162,7 @@ def test_a_call_reads_once_and_batches_rows_of_like_size():
     assert (some.prefill, some.alone, some.decoded) == (1000, 4000, 44)
     # 100 + 1 slots for the two small ones, 500 + 1 for the other, 1000 + 10 for the full cache.
     assert calls.batches(some) == [Batch(1, 1010, True), Batch(2, 101, False), Batch(1, 501, False)]
-    replaying = Call(1000, (full_cache(), named("kvzip"), named("kvzip", compression_ratio=0.5)), limit=2, made=2)
+    replaying = Call(1000, (full_cache(), preset("kvzip"), preset("kvzip", compression_ratio=0.5)), limit=2, made=2)
     assert (replaying.prefill, replaying.alone) == (2000, 5000)
     assert calls.batches(replaying) == []
 
@@ -187,7 +187,7 @@ def test_second_calls_and_fidelity_are_counted():
 @given(
     prompt=st.integers(2, 5000),
     steps=st.integers(1, 300),
-    policy=st.sampled_from([full_cache(), inertiakv(), inertiakv(tokens=700), named("h2o", compression_ratio=0.0)]),
+    policy=st.sampled_from([full_cache(), inertiakv(), inertiakv(tokens=700), preset("h2o", compression_ratio=0.0)]),
 )
 def test_capacity_is_the_cores(prompt, steps, policy):
     assert calls.capacity(policy, prompt, steps) == EvictionRow(policy, prompt, 0, prompt).capacity(steps)
@@ -214,7 +214,7 @@ def test_memory_is_counted_by_hand():
     assert eager.working - need.working == 8 * 4 * 1000**2
     alone = memory.peak(TINY, 4, Call(1000, (inertiakv(),), limit=11, made=11))
     assert alone.prompt == 4 * 32 * (1001 + 16)
-    cut = memory.peak(TINY, 4, Call(1000, (named("tova", compression_ratio=0.9),), limit=11, made=11))
+    cut = memory.peak(TINY, 4, Call(1000, (preset("tova", compression_ratio=0.9),), limit=11, made=11))
     # A compressed copy beside the plain prompt: 93 of 936 context tokens, the question of 64 behind them, the answer.
     assert cut.prompt == 4 * 32 * (1001 + 16) + 4 * 32 * (93 + 64 + 10 + 16)
 

@@ -8,7 +8,7 @@ import oracle_scores
 import pytest
 import torch
 
-from inertia import Policy, generate
+from inertia import Policy, generate, preset
 from inertia.backbones.tiny_tokenizer import tiny_tokenizer
 from inertia.eviction.aggregation import CoupledEMA, Decoupled, TimeEMA
 from inertia.eviction.budget import Ratio, Tokens, Unlimited
@@ -103,7 +103,7 @@ def test_a_decode_policy_goes_on_from_what_is_left(name, decode, visible):
 def test_a_budget_of_everything_is_the_full_cache():
     network, ids = models.tiny(), models.prompt(LENGTH)
     policies = [
-        Policy.named("full_cache"),
+        preset("full_cache"),
         *(Policy(budget=Unlimited(), prefill=Prefill(KeyDiff(), Tokens(500), visible)) for visible in (True, False)),
     ]
     outs = generate(network, ids, policies, STEPS, context_end=CONTEXT)
@@ -113,8 +113,8 @@ def test_a_budget_of_everything_is_the_full_cache():
 def test_together_equals_alone():
     network, ids = models.tiny("gemma3"), models.prompt(LENGTH, seed=9)
     policies = [
-        Policy.named("full_cache"),
-        Policy.named("inertiakv", tokens=6),
+        preset("full_cache"),
+        preset("inertiakv", tokens=6),
         *(
             Policy(budget=Unlimited(), prefill=Prefill(compressor, Tokens(9), visible))
             for compressor in COMPRESSORS.values()
@@ -164,7 +164,7 @@ def test_kvzip_replays_and_keeps_what_it_says(mode, visible):
 
 def test_h2o_starts_from_the_sums_over_the_prompt():
     network, ids = models.tiny(), models.prompt(20, seed=3)
-    policy = Policy.named("h2o_original", tokens=8)
+    policy = preset("h2o_original", tokens=8)
     sums = [PrefillSums().score(layer) for layer in prompt_layers(network, ids[0].tolist())]
     for layer, seen in zip(sums, prompt_layers(network, ids[0].tolist()), strict=True):
         groups = seen.query.shape[0] // seen.keys.shape[0]
@@ -200,7 +200,7 @@ def test_every_method_runs_and_keeps_its_budget(name):
     network, ids = models.tiny(seed=2), models.prompt(100, seed=7)
     settings = {} if name == "full_cache" else {"compression_ratio": 0.7}
     settings |= {"window": 8} if "snapkv" in name else {}
-    policy = Policy.named(name, **settings)
+    policy = preset(name, **settings)
     (out,) = generate(network, ids, [policy], 12, trace=True, context_end=90, seed=1)
     assert len(out.tokens) == 12
     if policy.evicts:
@@ -211,7 +211,7 @@ def test_every_method_runs_and_keeps_its_budget(name):
         assert out.retained_tokens == pytest.approx(out.prefill_retained_tokens + 10 + 11)
 
 
-EXACT = [name for name in METHODS if Policy.named(name).evicts and name not in ("selected_alpha", "reactive_alpha")]
+EXACT = [name for name in METHODS if preset(name).evicts and name not in ("selected_alpha", "reactive_alpha")]
 
 
 @pytest.mark.parametrize("name", [name for name in EXACT if name not in ("h2o_original", "adaptive_refresh")])
@@ -220,7 +220,7 @@ def test_every_decode_method_equals_its_oracle(name, architecture):
     # No id twice: the first layer's keys of equal ids have equal norms, and ranking those would be rounding.
     order = (torch.randperm(94, generator=torch.Generator().manual_seed(11)) + 3).tolist()
     network, ids, forced = models.tiny(architecture, seed=1), torch.tensor([order[:40]]), order[40 : 40 + STEPS]
-    policy = Policy.named(name, tokens=12)
+    policy = preset(name, tokens=12)
     (ours,) = generate(network, ids, [policy], STEPS, trace=True, context_end=34, seed=17, forced_tokens=forced)
     layers = layers_of(network.config)
     table = {**oracle.SCORES, **oracle_scores.scores(17, len(layers.eligible))}
@@ -231,25 +231,25 @@ def test_every_decode_method_equals_its_oracle(name, architecture):
 def test_adaptive_rules_change_with_what_they_see():
     network, ids = models.tiny(seed=1), models.prompt(60, seed=3)
     names = ("inertiakv", "selected_alpha", "reactive_alpha", "adaptive_refresh")
-    outs = generate(network, ids, [Policy.named(name, tokens=15) for name in names], 30, trace=True)
+    outs = generate(network, ids, [preset(name, tokens=15) for name in names], 30, trace=True)
     base = outs[0].kept
     assert all(len(out.kept[-1]) == 15 for out in outs)
     assert any(out.kept != base for out in outs[1:])
     for name, out in zip(names, outs, strict=True):
-        (alone,) = generate(network, ids, [Policy.named(name, tokens=15)], 30, trace=True)
+        (alone,) = generate(network, ids, [preset(name, tokens=15)], 30, trace=True)
         assert alone.kept == out.kept
 
 
 @pytest.mark.parametrize(
     "policy, arguments, message",
     [
-        (Policy.named("snapkv", tokens=10), {"context_end": 20}, "64"),
-        (Policy.named("keydiff", tokens=5), {}, "context_end"),
-        (Policy.named("keydiff", tokens=5), {"context_end": 30}, r"0 < context_end < 30"),
-        (Policy.named("kvzip", tokens=5), {"context_end": 20}, "needs a tokenizer"),
-        (Policy.named("random_keep_question", tokens=5), {}, "context_end"),
+        (preset("snapkv", tokens=10), {"context_end": 20}, "64"),
+        (preset("keydiff", tokens=5), {}, "context_end"),
+        (preset("keydiff", tokens=5), {"context_end": 30}, r"0 < context_end < 30"),
+        (preset("kvzip", tokens=5), {"context_end": 20}, "needs a tokenizer"),
+        (preset("random_keep_question", tokens=5), {}, "context_end"),
         (Policy(budget=Ratio(0.9), protect=Protect(sinks=4)), {}, "up to 4 slots.*budget is 3"),
-        (Policy.named("streaming_llm", tokens=2), {"context_end": 20}, "sinks"),
+        (preset("streaming_llm", tokens=2), {"context_end": 20}, "sinks"),
     ],
 )
 def test_what_cannot_be_done_is_refused_before_anything_runs(policy, arguments, message, monkeypatch):

@@ -17,7 +17,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoModelForCausalLM
 
-from inertia import Policy, generate
+from inertia import generate, preset
 from inertia.backbones import load
 from inertia.backbones.config import read
 from inertia.methods import METHODS
@@ -68,7 +68,7 @@ def spread(model):
 @pytest.mark.parametrize("name", METHODS)
 def test_layers_may_lie_on_several_devices(name, architecture, words):
     model = spread(models.tiny(architecture))
-    policies = [Policy.named("full_cache"), policy(name)]
+    policies = [preset("full_cache"), policy(name)]
     with Noise():
         found = generate(model, models.prompt(40), policies, 6, tokenizer=words, chat_template=False, context_end=30)
     assert [len(each.tokens) for each in found] == [6, 6]
@@ -78,7 +78,7 @@ def policy(name):
     settings = {} if name == "full_cache" else {"tokens": 20}
     if name in ("snapkv", "adakv_snapkv"):
         settings["window"] = 4
-    return Policy.named(name, **settings)
+    return preset(name, **settings)
 
 
 def dispatched(model, folder):

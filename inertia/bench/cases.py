@@ -86,10 +86,11 @@ def ours(kept: int, learned: Path | None) -> list[Case]:
         learned: weights of a learned scorer for this model, or None.
     """
     from inertia.eviction.aggregation import Decoupled
-    from inertia.eviction.policy import PER_HEAD, Policy
+    from inertia.eviction.policy import PER_HEAD
+    from inertia.methods import preset
 
     def one(name: str, method: str, main: bool = False, **settings: object) -> Case:
-        return Case(name, OURS, policies=(Policy.named(method, tokens=kept, **settings),), main=main)
+        return Case(name, OURS, policies=(preset(method, tokens=kept, **settings),), main=main)
 
     full = one(FULL_REFRESH, "inertiakv", main=True)
     scorers = [
@@ -103,7 +104,7 @@ def ours(kept: int, learned: Path | None) -> list[Case]:
         scorers.append(Case("ours, scorer learned", OURS, policies=(policy,)))
     per_head = replace(full.policies[0], aggregation=Decoupled(), scope=PER_HEAD)
     return [
-        Case(FULL_CACHE, OURS, policies=(Policy.named("full_cache"),), main=True),
+        Case(FULL_CACHE, OURS, policies=(preset("full_cache"),), main=True),
         full,
         replace(one(LAZY_4, "inertiakv_lazy", main=True, interval=LAZY), period=LAZY),
         one(SCORE_FREE, "score_free", main=True),
@@ -119,9 +120,9 @@ def ours(kept: int, learned: Path | None) -> list[Case]:
 
 def together(kept: int, rows: int) -> Case:
     """Return one batch of as many policies, all of full refresh, each with an alpha of its own."""
-    from inertia.eviction.policy import Policy
+    from inertia.methods import preset
 
-    policies = tuple(Policy.named("inertiakv", alpha=at / rows, tokens=kept) for at in range(rows))
+    policies = tuple(preset("inertiakv", alpha=at / rows, tokens=kept) for at in range(rows))
     return Case(f"ours, {rows} policies", OURS, policies=policies, rows=rows)
 
 

@@ -24,9 +24,9 @@ BATCHES = (1, 4)
 
 def flat(setting: Setting, steps: int) -> dict[str, Any]:
     """Return the medians of ten windows over many steps of full refresh, and their slope."""
-    from inertia.eviction.policy import Policy
+    from inertia.methods import preset
 
-    case = Case("ours", OURS, policies=(Policy.named("inertiakv", tokens=setting.kept),))
+    case = Case("ours", OURS, policies=(preset("inertiakv", tokens=setting.kept),))
     seconds, run = once(case, replace(setting, steps=steps))
     medians = windows(seconds, WINDOWS)
     return {
@@ -44,10 +44,10 @@ def intervals(setting: Setting, repeats: int, tick: Callable[[str], None] = lamb
     Ours evicts at every step and scores every r-th; kvpress scores and evicts every r-th step, and holds up to r - 1
     tokens more than asked for in between.
     """
-    from inertia.eviction.policy import Policy
+    from inertia.methods import preset
 
     named = [
-        (interval, Policy.named("inertiakv_lazy", tokens=setting.kept, interval=interval)) for interval in INTERVALS
+        (interval, preset("inertiakv_lazy", tokens=setting.kept, interval=interval)) for interval in INTERVALS
     ]
     seconds: dict[tuple[str, int], list[list[float]]] = {}
     for _ in range(repeats):

@@ -43,9 +43,9 @@ MOST = 2.5
 
 def policies() -> list[Policy]:
     """Return the twenty policies, each at a tenth of the prompt."""
-    from inertia.eviction.policy import Policy
+    from inertia.methods import preset
 
-    return [Policy.named(name, compression_ratio=0.9) for name in METHODS]
+    return [preset(name, compression_ratio=0.9) for name in METHODS]
 
 
 def sweep(

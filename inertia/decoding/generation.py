@@ -219,7 +219,7 @@ def generate(
         FloatingPointError: a scorer gave NaN or infinite scores.
 
     Example:
-        >>> policy = Policy.named("inertiakv", alpha=0.8, compression_ratio=0.9)
+        >>> policy = preset("inertiakv", alpha=0.8, compression_ratio=0.9)
         >>> generate(model, input_ids, [policy], max_new_tokens=32)[0].tokens
     """
     execution = Execution() if execution is None else execution
@@ -321,7 +321,7 @@ def check_request(
         raise ValueError(f"input_ids has shape {list(input_ids.shape)}; give one prompt as [1, L0] with L0 >= 1.")
     length = input_ids.shape[1]
     if not policies:
-        raise ValueError("policies is empty; give at least one Policy, such as Policy.named('full_cache').")
+        raise ValueError("policies is empty; give at least one Policy, such as inertia.preset('full_cache').")
     if max_new_tokens < 1:
         raise ValueError(f"max_new_tokens={max_new_tokens} is too small; give at least 1.")
     if forced_tokens is not None and len(forced_tokens) < max_new_tokens:
@@ -337,7 +337,7 @@ def check_request(
         )
     for policy in policies:
         if not isinstance(policy, Policy):
-            raise ValueError(f"policies holds {policy!r}; give Policy values, such as Policy.named('inertiakv').")
+            raise ValueError(f"policies holds {policy!r}; give Policy values, such as inertia.preset('inertiakv').")
         check_policy(model, policy, length, context_end, tokenizer)
 
 

@@ -40,7 +40,6 @@ class Policy:
 
     Example:
         >>> Policy(budget=Tokens(512), refresh=Every(4))
-        >>> Policy.named("inertiakv", alpha=0.8, compression_ratio=0.9)
     """
 
     scorer: Scorer = field(default_factory=Attention)
@@ -82,21 +81,6 @@ class Policy:
         if fixed is not None and not self.protect.question:
             # Prompt length does not matter for what is refused here, so a long one stands for all.
             self.protect.resolve(2**31, fixed, None)
-
-    @classmethod
-    def named(cls, name: str, **settings: Any) -> Policy:
-        """Return a policy of the literature by name, some of its settings replaced.
-
-        Args:
-            name: a key of `inertia.methods.METHODS`, such as "inertiakv" or "full_cache".
-            **settings: the method's own settings, such as alpha, compression_ratio or tokens.
-
-        Raises:
-            ValueError: unknown name, unknown setting, or a value out of range.
-        """
-        from inertia.methods import named
-
-        return named(name, **settings)
 
     @property
     def evicts(self) -> bool:

@@ -13,6 +13,7 @@ from inertia import backbones
 from inertia.backbones import BackboneConfig
 from inertia.eviction import checks
 from inertia.eviction.policy import Policy
+from inertia.methods import preset
 from inertia.paths import config_dir
 
 GENERATION = "generate_until"
@@ -75,7 +76,7 @@ def settings(
     return Settings(
         backbone_config(backbone, backbone_path, dtype, device),
         method,
-        Policy.named(method, **method_settings),
+        preset(method, **method_settings),
         seed,
         max_gen_toks,
         context_field,

@@ -10,6 +10,7 @@ from functools import partial
 from inertia.backbones.config import BackboneConfig
 from inertia.eviction.policy import Policy
 from inertia.experiments.cells import variant
+from inertia.experiments.plan import history, memory
 from inertia.experiments.plan.calls import Asked
 from inertia.experiments.plan.hardware import Hardware, device
 from inertia.experiments.plan.history import Rows
@@ -19,7 +20,6 @@ from inertia.experiments.plan.prompts import Lengths, lengths, limits
 from inertia.experiments.plan.shape import ELEMENT_BYTES, Shape, shape_of
 from inertia.experiments.plan.speed import Roofline, Speed, Stated
 from inertia.paths import results_dir
-from inertia.experiments.plan import history, memory
 from inertia.records.canonical import canonical_json
 
 

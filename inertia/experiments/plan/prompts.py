@@ -9,8 +9,8 @@ from statistics import mean
 
 from inertia.experiments.cells import Cell
 from inertia.experiments.config import RunConfig
-from inertia.experiments.plan.history import Rows
 from inertia.experiments.plan import history
+from inertia.experiments.plan.history import Rows
 
 SAMPLED = 8
 # Tokens that a chat template puts around a turn; a guess where no tokenizer is at hand.

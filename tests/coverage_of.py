@@ -28,7 +28,7 @@ def coins(p: float) -> tuple[Draw, float]:
     return lambda generator, n: (generator.random(n) < p).astype(float), p
 
 
-SIZES = (2, 3, 5, 8, 25, 50, 200)
+SIZES = (1, 2, 3, 5, 8, 25, 50, 200)
 SCORES = {
     "flat": quarters(1, 1, 1, 1, 1),
     "skewed": quarters(1, 1, 2, 4, 12),

@@ -4,8 +4,8 @@ Scores lie in [0, 1], are few (8 to 200), and often all alike, where resampling 
 intervals of scores here are Wilson's, in one of three forms:
 
 * scores of 0 and 1: of the n scores, with the lower end of 1 to 3 hits (and the upper end of as many misses) moved out
-  to the Poisson one, where Wilson's own covers 85% (Brown, Cai and DasGupta 2001, "Interval Estimation for a Binomial
-  Proportion", section 4.1.1);
+  to the Poisson one, where Wilson's own covers 85% (the modified interval of Brown, Cai and DasGupta 2001,
+  "Interval Estimation for a Binomial Proportion");
 * other scores, clusters, and means over tasks: of the effective sample size m (1 - m) / variance(m), with the quantile
   of Student's t in place of the normal one, as surveys do it (Franco, Little, Louis and Slud 2019, "Comparative Study
   of Confidence Intervals for Proportions in Complex Sample Surveys");
@@ -14,7 +14,7 @@ intervals of scores here are Wilson's, in one of three forms:
 
 No library that we depend on has the last two (statsmodels, which we would take for this alone, has none of them for
 scores that are no counts); scipy gives the quantiles. An interval is shown for every n of at least 1: it never leaves
-[0, 1], and the tests simulate its coverage at n = 2, 3, 5, 8, 25, 50 and 200.
+[0, 1], and the tests simulate its coverage at n = 1, 2, 3, 5, 8, 25, 50 and 200.
 Values outside [0, 1] have Student's interval, from two on; equal ones have none.
 """
 

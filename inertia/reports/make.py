@@ -1,48 +1,26 @@
-"""From a number in the paper to the written report."""
+"""From a declaration to a report."""
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import TYPE_CHECKING
 
-from inertia.paths import results_dir
-from inertia.reports.plotting import house_style
-from inertia.reports.registry import figure_report, table_report
-from inertia.reports.source import Origin, load_source
-from inertia.reports.table import Table
-from inertia.reports.write import REFERENCE_PROFILE, write_figure, write_table
+from inertia.reports.declaration import Figure, Table
+from inertia.reports.estimates import estimates, frame_of
+from inertia.reports.pivot import pivot
+from inertia.reports.plotting import draw
+from inertia.reports.source import Source
+from inertia.reports.write import Report
 
-
-def make_table(
-    number: int, profile: str = REFERENCE_PROFILE, origin: Origin = "auto", results: Path | None = None
-) -> tuple[Table, list[Path]]:
-    """Build a table of the paper from records, write it below results/tables, return it with its paths.
-
-    Args:
-        number: The paper's number of the table.
-        profile: The profile that was run; any but "laptop" becomes part of the file names.
-        origin: "runs" (local), "published" (carried by the project), or "auto" (the first that is there).
-        results: The folder of results; `inertia.paths.results_dir` by default.
-
-    Raises:
-        KeyError: There is no such table.
-        FileNotFoundError: There are no such records.
-    """
-    root = results_dir() if results is None else results
-    report = table_report(number)
-    table = report.build(load_source(root, report.experiment, profile, origin))
-    return table, write_table(table, root / "tables", profile)
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Drawing
 
 
-def make_figure(
-    number: int, profile: str = REFERENCE_PROFILE, origin: Origin = "auto", results: Path | None = None
-) -> list[Path]:
-    """Draw a figure of the paper from records, write it below results/figures, return its paths, PNG first.
+def build_table(table: Table, source: Source) -> Report:
+    """Return a table of an experiment's records; equal records give equal reports."""
+    rows = estimates(source, table)
+    return Report(table.name, frame_of(rows, table), pivot(source, table, rows))
 
-    Arguments and errors are those of `make_table`.
-    """
-    root = results_dir() if results is None else results
-    report = figure_report(number)
-    source = load_source(root, report.experiment, profile, origin)
-    with house_style():
-        figure = report.build(source)
-    return write_figure(figure, root / "figures", f"figure{number:02d}", profile)
+
+def build_figure(figure: Figure, source: Source) -> Drawing:
+    """Return a figure of an experiment's records."""
+    return draw(figure, source, estimates(source, figure.table))

@@ -32,15 +32,16 @@ def sample(task: str, length: int | None, index: int, score: float, **columns: A
     return {"example_id": f"{task}/{length}/{index:04d}", "index": index, "status": "ok", "score": score, **said}
 
 
-def cell(number: int, values: Sequence[float | None], *, columns: Callable[[int], dict] = lambda i: {}, **settings: Any):
+def cell(
+    number: int, values: Sequence[float | None], *, columns: Callable[[int], dict] = lambda i: {}, **settings: Any
+) -> Cell:
     """A cell of one policy on one task; None is an example that failed, and is no sample."""
     said = {"backbone": "tiny", "benchmark": "ruler", "length": 1024, "alpha": None, "compression_ratio": 0.9}
     said |= {"question_visible": True, "policy": settings["method"], **settings}
     if said["method"] == "full_cache":
         said |= {"alpha": None, "compression_ratio": None, "question_visible": None}
-    samples = tuple(
-        sample(said["task"], said["length"], i, value, **columns(i)) for i, value in enumerate(values) if value is not None
-    )
+    task, length = said["task"], said["length"]
+    samples = tuple(sample(task, length, i, v, **columns(i)) for i, v in enumerate(values) if v is not None)
     return Cell(f"c{number:011x}", said, len(values), samples)
 
 
@@ -84,12 +85,14 @@ def grid_rows(report) -> dict[str, tuple]:
     return {row.label: row.cells for row in report.grid.rows}
 
 
-def write_runs(results: Path, scores: Scores, profile: str = "laptop", length: int = 1024) -> list[str]:
+def write_runs(
+    results: Path, scores: Scores, profile: str = "laptop", length: int = 1024, score_version: int = 1
+) -> list[str]:
     """Run cells through the record keeper into results/runs, with their index; returns the cell ids."""
     entries = []
     for (task, alpha), values in scores.items():
         identity = {
-            "score_version": 1,
+            "score_version": score_version,
             "backbone": {"name": "tiny"},
             "benchmark": {"name": "ruler", "task": task, "length": length},
             "policy": {

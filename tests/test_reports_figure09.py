@@ -6,15 +6,11 @@ from reports_data import ALPHAS, LABEL, memory_source, needle_scores
 from inertia.paper.figure09 import FIGURE09
 from inertia.reports import build_figure
 from inertia.reports.estimates import estimates
-from inertia.reports.layout import Layout
 from inertia.reports.plotting import curves, rendered
 
 
 def drawn(panel, scores):
-    source = memory_source(scores)
-    layout, rows = Layout(source, FIGURE09.table), estimates(source, FIGURE09.table)
-    found, _ = curves(FIGURE09, FIGURE09.panels[panel], layout, rows)
-    return found
+    return curves(FIGURE09, FIGURE09.panels[panel], estimates(memory_source(scores), FIGURE09.table))[0]
 
 
 def test_the_papers_curves_are_its_table_over_their_maximum():

@@ -15,7 +15,7 @@ import pandas as pd
 
 from inertia.reports.declaration import FULL_CACHE, SCORE, Comparison, Quantity, Table
 from inertia.reports.informative import why_uninformative
-from inertia.reports.layout import MEAN, Key, Layout, matching, pick
+from inertia.reports.layout import MEAN, Key, Spot, agrees, holds, ordered, pick, spots
 from inertia.reports.reference import printed
 from inertia.reports.source import Cell, Source
 from inertia.statistics import holm, interval, macro_mean, paired_difference, sign_flip
@@ -52,33 +52,34 @@ SETTINGS = {"alpha": "Float64", "compression_ratio": "Float64", "question_visibl
 def estimates(source: Source, table: Table) -> list[Row]:
     """Return the rows of the tidy frame: ours by quantity, row and column, then differences, then the paper's.
 
+    Beside the frame's columns ours hold `tasks`, what a mean is over, and differences `minus`, the row subtracted.
+
     Raises:
         ValueError: two cells claim one place, a record lacks a quantity, or policies are not comparable (`Table.same`).
     """
-    layout = Layout(source, table)
+    paper = printed(table)
+    found = spots(source, table, paper)
     if table.same is not None:
-        check_same(layout.cells, table.same)
-    reasons = uninformative(layout, table)
+        check_same([cell for spot in found for cell in spot.cells if cell is not None], table.same)
+    notes = uninformative(found) if SCORE in table.quantities else {}
     rows = []
     for quantity in table.quantities:
-        for row in layout.rows:
-            for column in layout.columns:
-                if not quantity.only_mean or layout.pools(column):
-                    said = estimate(quantity, layout.at(row, column), source)
-                    if quantity is SCORE:
-                        said |= reasons.get((layout.context(row), column), {})
-                    rows.append(layout.place(row, column) | {"quantity": quantity.name} | said)
+        for spot in found:
+            if not quantity.only_mean or spot.settings["task"] == MEAN:
+                note = notes.get((spot.context, spot.column), {}) if quantity is SCORE else {}
+                rows.append(named(spot, quantity) | estimate(quantity, spot.cells, source) | note)
     for comparison in table.comparisons:
-        rows += differences(layout, comparison, reasons)
+        rows += differences(found, comparison, table, notes)
     about = {"source": "ours", "scale": source.scale, "commit": source.commit, "recorded": source.recorded}
-    paper = sorted(
-        printed(table),
-        key=lambda entry: (
-            layout.printed_rank(layout.printed_column(entry)),
-            layout.order(table.rows, pick(entry, table.rows)),
-        ),
-    )
-    return [*(about | row for row in rows), *paper, *printed_differences(paper, layout)]
+    names = (*table.reference_columns, *table.rows)
+    order = {key: number for number, key in enumerate(ordered({pick(row, names) for row in paper}, names, table))}
+    paper.sort(key=lambda row: order[pick(row, names)])
+    return [*(about | row for row in rows), *paper, *printed_differences(rows, paper, table)]
+
+
+def named(spot: Spot, what: Quantity | Comparison) -> Row:
+    """Return what says where a number stands."""
+    return spot.settings | {"tasks": spot.tasks, "quantity": what.name}
 
 
 def frame_of(rows: Sequence[Row], table: Table) -> pd.DataFrame:
@@ -178,19 +179,28 @@ def scaled(value: float | None, quantity: Quantity = SCORE) -> float | None:
     return value if quantity.scale == 1.0 else round(quantity.scale * value, 6)
 
 
-def differences(layout: Layout, comparison: Comparison, reasons: Mapping[tuple[Key, Key], Row]) -> list[Row]:
+def differences(
+    found: Sequence[Spot], comparison: Comparison, table: Table, notes: Mapping[tuple[Key, Key], Row]
+) -> list[Row]:
     """Return the paired score differences of a comparison, with p corrected within each family."""
+    minus = {(s.context, s.column): s for s in reversed(found) if holds(row_of(s.row, table), comparison.minus)}
     rows = []
-    for row, other in layout.pairs(comparison):
-        for column in layout.columns:
-            said = difference(layout.at(row, column), layout.at(other, column))
-            said |= reasons.get((layout.context(row), column), {})
-            rows.append(layout.place(row, column) | {"quantity": comparison.name} | said)
+    for spot in found:
+        other = minus.get((spot.context, spot.column))
+        said = row_of(spot.row, table)
+        if other is not None and holds(said, comparison.of) and not holds(said, comparison.minus):
+            pair = difference(spot.cells, other.cells) | notes.get((spot.context, spot.column), {})
+            rows.append(named(spot, comparison) | pair | {"minus": other.row})
     for of_means in (False, True):
         family = {str(i): r["p"] for i, r in enumerate(rows) if "p" in r and (r["task"] == MEAN) is of_means}
         for number, p in holm(family).items() if len(family) > 1 else ():
             rows[int(number)]["p_holm"] = p
     return rows
+
+
+def row_of(row: Key, table: Table) -> Row:
+    """Return the settings of a row."""
+    return dict(zip(table.rows, row, strict=True))
 
 
 def difference(first: Sequence[Cell | None], second: Sequence[Cell | None]) -> Row:
@@ -211,35 +221,31 @@ def difference(first: Sequence[Cell | None], second: Sequence[Cell | None]) -> R
     return said | ends | {"n": found.n, "planned": found.n, "p": found.p, "test": found.test}
 
 
-def printed_differences(paper: Sequence[Row], layout: Layout) -> list[Row]:
+def printed_differences(rows: Sequence[Row], paper: Sequence[Row], table: Table) -> list[Row]:
     """Return the differences of printed numbers, without interval or test, where both were printed."""
-    rows = []
-    for comparison in layout.table.comparisons:
-        for pair in layout.pairs(comparison):
+    found = []
+    for comparison in table.comparisons:
+        ours = (row for row in rows if row["quantity"] == comparison.name)
+        for row, minus in dict.fromkeys((pick(row, table.rows), row["minus"]) for row in ours):
             first, second = (
-                {layout.printed_column(entry): entry for entry in paper if matching(entry, layout.table.rows, row)}
-                for row in pair
+                {pick(entry, table.reference_columns): entry for entry in paper if agrees(entry, table.rows, key)}
+                for key in (row, minus)
             )
-            for column in (column for column in first if column in second):
-                a, b = first[column], second[column]
+            for a, b in ((first[column], second[column]) for column in first if column in second):
                 name = comparison.name if a["quantity"] == SCORE.name else f"{a['quantity']}_{comparison.name}"
-                value = round(a["value"] - b["value"], 6)
-                about = {"comparison": comparison.name, "status": "from printed values"}
-                rows.append(a | about | {"quantity": name, "value": value})
-    return rows
-
-
-def uninformative(layout: Layout, table: Table) -> dict[tuple[Key, Key], Row]:
-    """Return a note for each column of a single task that tells no policies apart, by context and column."""
-    found = {}
-    for column in layout.columns if SCORE in table.quantities else ():
-        if layout.pools(column):
-            continue
-        for context in dict.fromkeys(map(layout.context, layout.rows)):
-            rows = [row for row in layout.rows if layout.context(row) == context]
-            cells = [cell for row in rows for cell in layout.at(row, column) if cell is not None]
-            full = next((cell for cell in cells if cell.settings["method"] == FULL_CACHE), None)
-            others = [cell for cell in cells if cell.settings["method"] != FULL_CACHE]
-            if reason := why_uninformative(full, others):
-                found[context, column] = {"note": reason}
+                about = {"comparison": comparison.name, "quantity": name, "status": "from printed values"}
+                found.append(a | about | {"value": round(a["value"] - b["value"], 6)})
     return found
+
+
+def uninformative(found: Sequence[Spot]) -> dict[tuple[Key, Key], Row]:
+    """Return a note for each column of a single task that tells no policies apart, by context and column."""
+    places: dict[tuple[Key, Key], list[Cell]] = {}
+    for spot in (spot for spot in found if spot.settings["task"] != MEAN):
+        places.setdefault((spot.context, spot.column), []).extend(cell for cell in spot.cells if cell is not None)
+    notes = {}
+    for place, cells in places.items():
+        full = next((cell for cell in cells if cell.settings["method"] == FULL_CACHE), None)
+        if reason := why_uninformative(full, [cell for cell in cells if cell.settings["method"] != FULL_CACHE]):
+            notes[place] = {"note": reason}
+    return notes

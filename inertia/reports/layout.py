@@ -1,14 +1,13 @@
-"""What stands where: the rows and columns of a table, and the cells behind each of its numbers."""
+"""What stands where: the rows and columns of a table in order, and the cells behind each of its numbers."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import product
-from typing import Any
+from typing import Any, NamedTuple
 
-from inertia.reports.declaration import Comparison, Settings, Table
-from inertia.reports.reference import printed
+from inertia.reports.declaration import Settings, Table
 from inertia.reports.source import Cell, Source
 
 MEAN = "mean"
@@ -16,126 +15,74 @@ MEAN = "mean"
 
 Key = tuple[Any, ...]
 
-_STRATUM = ("benchmark", "task", "length")
-_CONTEXT = ("backbone", "benchmark")
+_STRATUM = ("backbone", "benchmark", "task", "length")  # what tells examples apart rather than policies
 
 
-class Layout:
-    """The rows and columns of a table over an experiment's cells, in order.
+class Spot(NamedTuple):
+    """Where a number stands: its row and column, all its settings, and the cells it is made of, None if not run."""
 
-    Attributes:
-        cells: those that take part, each once.
-        rows: the values of `Table.rows` of each row: of our cells, and of printed rows that none of ours matches.
-        columns: the values of `Table.columns` of each column; that of the mean has the task "mean".
+    row: Key
+    column: Key
+    settings: dict[str, Any]
+    cells: list[Cell | None]
+    tasks: list[str]
+
+    @property
+    def context(self) -> Key:
+        """Return what policies must share to be compared."""
+        return pick(self.settings, ("backbone", "benchmark"))
+
+
+def spots(source: Source, table: Table, printed: Iterable[Settings]) -> list[Spot]:
+    """Return the spots of a table, row by row.
+
+    Rows are those of our cells, and of printed entries that agree with none of these. A mean is over the same tasks in
+    every row; a row that lacks one has none, for it would be a mean over other tasks.
+
+    Raises:
+        ValueError: two cells claim the same place, as when a further setting was swept along.
     """
-
-    def __init__(self, source: Source, table: Table) -> None:
-        """Lay out a table.
-
-        Raises:
-            ValueError: two cells claim the same place, as when a further setting was swept along.
-        """
-        self.source, self.table = source, table
-        chosen = {cell.id: cell for cell in source.cells if allowed(cell.settings, table.where)}
-        self.cells = tuple(chosen.values())
-        self.strata = {(cell.settings["backbone"], *pick(cell.settings, _STRATUM)) for cell in self.cells}
-        self.methods = {pick(cell.settings, table.rows): cell.settings["method"] for cell in self.cells}
-        free = [name for name in table.columns if name not in (*_STRATUM, "backbone")]
-        options = {name: {cell.settings.get(name) for cell in self.cells} - {None} for name in free}
-        self.places: dict[tuple[Key, Key, Key], Cell] = {}
-        columns = set()
-        for cell in self.cells:
-            row, stratum = pick(cell.settings, table.rows), pick(cell.settings, _STRATUM)
-            own = {name: [cell.settings.get(name)] for name in table.columns}
-            # A setting that a policy does not have makes no difference to it.
-            spread = {n: sorted(options[n], key=str) for n in free if own[n] == [None] and options[n]}
-            for column in product(*(own | spread).values()):
-                twin = self.places.setdefault((row, self.apart(column), stratum), cell)
-                if twin is not cell:
-                    raise ValueError(
-                        f"cells {twin.id} and {cell.id} share {', '.join((*table.rows, *table.columns))}; report them "
-                        "apart, by a further setting in the rows or columns"
-                    )
-                columns |= {column, self.pooled(column)}
-        rows = {pick(cell.settings, table.rows) for cell in self.cells}
-        rows |= {pick(p, table.rows) for p in printed(table) if not any(matching(p, table.rows, row) for row in rows)}
-        self.rows = sorted(rows, key=lambda row: self.order(table.rows, row))
-        self.columns = sorted(columns, key=lambda column: self.order(table.columns, column))
-
-    def order(self, names: Sequence[str], key: Key) -> tuple:
-        """Return a key to sort by: declared values first, then others by size or alphabet, the mean last."""
-        return tuple(rank(value, self.table.order.get(name, ())) for name, value in zip(names, key, strict=True))
-
-    def apart(self, column: Key) -> Key:
-        """Return a column's values without those that tell examples apart rather than policies."""
-        return tuple(v for name, v in zip(self.table.columns, column, strict=True) if name not in _STRATUM)
-
-    def pooled(self, column: Key) -> Key:
-        """Return the column of the mean that a column belongs to: itself where tasks have no columns."""
-        if "task" not in self.table.columns:
-            return column
-        mean = {"task": MEAN, "length": None}
-        return tuple(mean.get(name, v) for name, v in zip(self.table.columns, column, strict=True))
-
-    def pools(self, column: Key) -> bool:
-        """Tell whether a column holds means over tasks."""
-        return column == self.pooled(column)
-
-    def averaged(self, row: Key, column: Key) -> list[Key]:
-        """Return the (benchmark, task, length) that a number is the mean of, in order.
-
-        A row that lacks one of them has no mean: it would be one over other tasks.
-        """
-        fixed = {**dict(zip(self.table.rows, row, strict=True)), **dict(zip(self.table.columns, column, strict=True))}
-        if self.pools(column) and "task" in self.table.columns:
-            fixed = {name: value for name, value in fixed.items() if name not in ("task", "length")}
-        names = ("backbone", *_STRATUM)
-        found = {s[1:] for s in self.strata if all(fixed.get(n, v) == v for n, v in zip(names, s, strict=True))}
-        if self.pools(column) and self.table.mean_of_official:
-            found = {stratum for stratum in found if not self.table.own(stratum[1])} or found
-        return sorted(found, key=lambda stratum: self.order(_STRATUM, stratum))
-
-    def averaged_tasks(self, column: Key) -> list[str]:
-        """Return the tasks in a column, each once, however many lengths they were run at."""
-        return list(dict.fromkeys(stratum[1] for row in self.rows for stratum in self.averaged(row, column)))
-
-    def at(self, row: Key, column: Key) -> list[Cell | None]:
-        """Return the cells that a number is made of, None for one that was not run."""
-        return [self.places.get((row, self.apart(column), stratum)) for stratum in self.averaged(row, column)]
-
-    def printed_column(self, entry: Settings) -> Key:
-        """Return the column that a printed number stands in."""
-        return pick(entry, self.table.reference_columns)
-
-    def printed_rank(self, column: Key) -> tuple:
-        """Return a key to sort columns of printed numbers by."""
-        return self.order(self.table.reference_columns, column)
-
-    def context(self, row: Key) -> Key:
-        """Return the values of a row that change the examples or the model: policies are compared within them."""
-        return tuple(v for name, v in zip(self.table.rows, row, strict=True) if name in _CONTEXT)
-
-    def place(self, row: Key, column: Key) -> dict[str, Any]:
-        """Return the settings of a number as the tidy frame has them."""
-        benchmarks = {stratum[0] for stratum in self.averaged(row, column)}
-        named = {
-            "backbone": self.source.backbone,
-            "benchmark": next(iter(benchmarks)) if len(benchmarks) == 1 else None,
-            "task": MEAN,
-            "method": self.methods.get(row),
-        }
-        rows, columns = (zip(n, k, strict=True) for n, k in ((self.table.rows, row), (self.table.columns, column)))
-        return named | dict(rows) | dict(columns)
-
-    def pairs(self, comparison: Comparison) -> list[tuple[Key, Key]]:
-        """Return the rows that a comparison takes, each with the one to subtract; those without one are left out."""
-        named = [dict(zip(self.table.rows, row, strict=True)) for row in self.rows]
-        minus, of = (
-            [row for row, said in zip(self.rows, named, strict=True) if allowed(said, one_of(wanted))]
-            for wanted in (comparison.minus, comparison.of)
-        )
-        partners = {self.context(row): row for row in reversed(minus)}
-        return [(row, partners[self.context(row)]) for row in of if row not in minus and self.context(row) in partners]
+    every = {cell.id: cell for cell in source.cells}.values()
+    cells = [c for c in every if all(c.settings.get(name) in values for name, values in table.where.items())]
+    strata = {pick(cell.settings, _STRATUM) for cell in cells}
+    methods = {pick(cell.settings, table.rows): cell.settings["method"] for cell in cells}
+    free = [name for name in table.columns if name not in _STRATUM]
+    options = {name: sorted({cell.settings.get(name) for cell in cells} - {None}, key=str) for name in free}
+    places: dict[tuple[Key, Key, Key], Cell] = {}
+    columns = set()
+    for cell in cells:
+        row, stratum = pick(cell.settings, table.rows), pick(cell.settings, _STRATUM)
+        own = {name: [cell.settings.get(name)] for name in table.columns}
+        # A setting that a policy does not have makes no difference to it: it stands under every value.
+        spread = {name: options[name] for name in free if own[name] == [None] and options[name]}
+        for column in product(*(own | spread).values()):
+            said = dict(zip(table.columns, column, strict=True))
+            twin = places.setdefault((row, pick(said, free), stratum), cell)
+            if twin is not cell:
+                raise ValueError(
+                    f"cells {twin.id} and {cell.id} share {', '.join((*table.rows, *table.columns))}; report them "
+                    "apart, by a further setting in the rows or columns"
+                )
+            pooled = said | {"task": MEAN, "length": None} if "task" in said else said
+            columns |= {column, pick(pooled, table.columns)}
+    rows = {pick(cell.settings, table.rows) for cell in cells}
+    rows |= {pick(entry, table.rows) for entry in printed if not any(agrees(entry, table.rows, row) for row in rows)}
+    found = []
+    for row in ordered(rows, table.rows, table):
+        for column in ordered(columns, table.columns, table):
+            said = dict(zip(table.rows, row, strict=True)) | dict(zip(table.columns, column, strict=True))
+            pools = said.get("task", MEAN) == MEAN
+            fixed = {n: v for n, v in said.items() if not (pools and "task" in said and n in ("task", "length"))}
+            mine = [s for s in strata if all(fixed.get(n, v) == v for n, v in zip(_STRATUM, s, strict=True))]
+            if pools and table.mean_of_official:
+                mine = [s for s in mine if not table.own(s[2])] or mine
+            mine = ordered(mine, _STRATUM, table)
+            benchmarks = {stratum[1] for stratum in mine}
+            named = {"backbone": source.backbone, "task": MEAN, "method": methods.get(row)}
+            named["benchmark"] = benchmarks.pop() if len(benchmarks) == 1 else None
+            behind = [places.get((row, pick(said, free), stratum)) for stratum in mine]
+            found.append(Spot(row, column, named | said, behind, list(dict.fromkeys(stratum[2] for stratum in mine))))
+    return found
 
 
 def pick(settings: Settings, names: Sequence[str]) -> Key:
@@ -143,28 +90,25 @@ def pick(settings: Settings, names: Sequence[str]) -> Key:
     return tuple(settings.get(name) for name in names)
 
 
-def allowed(settings: Settings, where: Mapping[str, Sequence[Any]]) -> bool:
-    """Tell whether every named setting has one of its values."""
-    return all(settings.get(name) in values for name, values in where.items())
+def holds(settings: Settings, wanted: Settings) -> bool:
+    """Tell whether settings have all the wanted values."""
+    return all(settings.get(name) == value for name, value in wanted.items())
 
 
-def one_of(settings: Settings) -> dict[str, tuple[Any]]:
-    """Return settings as `allowed` takes them."""
-    return {name: (value,) for name, value in settings.items()}
+def agrees(entry: Settings, names: Sequence[str], key: Key) -> bool:
+    """Tell whether a printed entry agrees with a key in everything that is said of it."""
+    return all(entry.get(name) in (None, value) for name, value in zip(names, key, strict=True))
 
 
-def matching(entry: Settings, names: Sequence[str], key: Key) -> bool:
-    """Tell whether a printed entry agrees with a key in everything that it says."""
-    said = [(entry.get(name), value) for name, value in zip(names, key, strict=True)]
-    return all(theirs is None or theirs == ours for theirs, ours in said)
+def ordered(keys: Iterable[Key], names: Sequence[str], table: Table) -> list[Key]:
+    """Return keys in order: by the table's order of their values, others after these, the mean last."""
+    return sorted(keys, key=lambda key: tuple(rank(v, table.order.get(n, ())) for n, v in zip(names, key, strict=True)))
 
 
 def rank(value: Any, known: Sequence[Any]) -> tuple:
-    """Return a key that sorts values: known ones in their order, None first, then numbers, text and the mean."""
+    """Return a key that sorts values: known ones in their order, then None, numbers and text, then the mean."""
     word = value.split(" ")[0] if isinstance(value, str) else value
-    if word in known:
-        return known.index(word), natural(value)
-    return (len(known) + (value == MEAN), natural(value))
+    return (known.index(word) if word in known else len(known) + (value == MEAN)), natural(value)
 
 
 def natural(value: Any) -> tuple:

@@ -8,7 +8,7 @@ from typing import Any
 from inertia.reports.declaration import FULL_CACHE, SCORE, Comparison, Quantity, Table, value_label
 from inertia.reports.grid import Column, Grid, Row
 from inertia.reports.informative import REASONS
-from inertia.reports.layout import MEAN, Key, Layout, matching, pick
+from inertia.reports.layout import MEAN, Key, agrees, pick
 from inertia.reports.source import Source
 
 UNINFORMATIVE = "†"
@@ -20,45 +20,41 @@ What = Quantity | Comparison
 
 def pivot(source: Source, table: Table, rows: Sequence[Entry]) -> Grid:
     """Return the rows of a table's tidy frame (`estimates`) as a grid."""
-    layout = Layout(source, table)
-    shown = [(column, what) for column in layout.columns for what in shown_in(layout, column)]
-    paper = sorted({layout.printed_column(row) for row in rows if row["source"] == "paper"}, key=layout.printed_rank)
-    cells, entries = printed_cells(layout, rows), [row for row in rows if row["source"] == "ours"]
+    ours = [row for row in rows if row["source"] == "ours"]
+    labels = {pick(row, table.rows): table.label({n: row.get(n) for n in table.rows}) for row in ours}
+    full = {pick(row, table.rows): row["method"] == FULL_CACHE for row in ours}
     by_column: dict[tuple[Key, str], list[Entry]] = {}
-    for entry in entries:
+    for entry in ours:
         by_column.setdefault((pick(entry, table.columns), entry["quantity"]), []).append(entry)
+    whats: list[What] = [quantity for quantity in table.quantities if not quantity.in_header]
+    # Differences in columns follow the score that they are of.
+    whats[1:1] = [comparison for comparison in table.comparisons if comparison.in_columns]
+    keys = dict.fromkeys(column for column, _ in by_column)
+    shown = [(column, what) for column in keys for what in whats if (column, what.name) in by_column]
+    paper = list(dict.fromkeys(pick(row, table.reference_columns) for row in rows if row["source"] == "paper"))
     places = [*((column, what.name) for column, what in shown), *(("paper", column) for column in paper)]
-    named = {row: dict(zip(table.rows, row, strict=True)) for row in layout.rows}
-    full = [layout.methods.get(row, named[row].get("method")) == FULL_CACHE for row in layout.rows]
-    lines = [
-        Row(table.label(named[row]), tuple(cells.get((row, None, *place), ()) for place in places), rule)
-        for row, rule in zip(layout.rows, [False, *(a != b for a, b in zip(full, full[1:], strict=False))], strict=True)
-    ]
+    cells = printed_cells(table, rows, list(labels))
+
+    def line(label: str, row: Key, of: str | None, rule: bool) -> Row:
+        return Row(label, tuple(cells.get((row, of, *place), ()) for place in places), rule)
+
+    before = dict(zip(list(labels)[1:], labels, strict=False))
+    lines = [line(label, row, None, full[row] != full[before.get(row, row)]) for row, label in labels.items()]
     for comparison in (comparison for comparison in table.comparisons if not comparison.in_columns):
-        for number, (row, other) in enumerate(layout.pairs(comparison)):
-            label = f"{table.label(named[row])} minus {table.label(named[other])}"
-            differences = tuple(cells.get((row, comparison.name, *place), ()) for place in places)
-            lines.append(Row(label, differences, number == 0))
-    columns = [header(layout, column, what, by_column) for column, what in shown]
+        entries = (row for row in ours if row["quantity"] == comparison.name)
+        pairs = dict.fromkeys((pick(row, table.rows), row["minus"]) for row in entries)
+        for number, (row, other) in enumerate(pairs):
+            lines.append(line(f"{labels[row]} minus {labels[other]}", row, comparison.name, number == 0))
+    columns = [header(table, column, what, by_column, sum(c == column for c, _ in shown)) for column, what in shown]
     columns += [Column("paper", title(table, table.reference_columns, column)) for column in paper]
-    words = filled_in(layout)
-    notes = [*(note.format(**words) for note in table.notes), *marks(layout, entries), f"Records: {words['records']}."]
+    words = filled_in(source, ours)
+    notes = [*(note.format(**words) for note in table.notes), *marks(table, ours), f"Records: {words['records']}."]
     return Grid(table.title.format(**words), table.stub, tuple(columns), tuple(lines), tuple(notes))
 
 
-def shown_in(layout: Layout, column: Key) -> list[What]:
-    """Return what is printed in a column, the comparisons in columns after the score."""
-    found: list[What] = []
-    for quantity in layout.table.quantities:
-        if not quantity.in_header and (not quantity.only_mean or layout.pools(column)):
-            in_columns = [c for c in layout.table.comparisons if c.in_columns] if quantity is SCORE else []
-            found += [quantity, *in_columns]
-    return found
-
-
-def printed_cells(layout: Layout, rows: Sequence[Entry]) -> dict[tuple, tuple[str, ...]]:
+def printed_cells(table: Table, rows: Sequence[Entry], keys: Sequence[Key]) -> dict[tuple, tuple[str, ...]]:
     """Return the lines of every cell by row, comparison (None for plain numbers), column and quantity."""
-    table, cells = layout.table, {}
+    cells: dict[tuple, tuple[str, ...]] = {}
     known: dict[str, What] = {what.name: what for what in (*table.quantities, *table.comparisons)}
     for entry in rows:
         if entry["source"] == "ours":
@@ -69,8 +65,8 @@ def printed_cells(layout: Layout, rows: Sequence[Entry]) -> dict[tuple, tuple[st
         else:
             of, formats = entry.get("comparison"), table.references[0].formats
             spec = next((form for name, form in formats.items() if entry["quantity"].startswith(name)), ".2f")
-            for row in (row for row in layout.rows if matching(entry, table.rows, row)):
-                place = (row, of, "paper", layout.printed_column(entry))
+            for row in (row for row in keys if agrees(entry, table.rows, row)):
+                place = (row, of, "paper", pick(entry, table.reference_columns))
                 cells.setdefault(place, (f"{entry['value']:{'+' if of else ''}{spec}}",))
     return cells
 
@@ -88,42 +84,45 @@ def lines_of(entry: Entry, what: What) -> tuple[str, ...]:
     return (value,) if exact else (value, ends)
 
 
-def header(layout: Layout, column: Key, what: What, by_column: Mapping[tuple[Key, str], Sequence[Entry]]) -> Column:
-    """Return a column's header: what it is over, what it shows, its length and marks, and how many examples count."""
-    entries = by_column.get((column, what.name), ())
-    said = dict(zip(layout.table.columns, column, strict=True))
+def header(
+    table: Table, column: Key, what: What, by_column: Mapping[tuple[Key, str], Sequence[Entry]], things: int
+) -> Column:
+    """Return a column's header: what it is over, what it shows, its length and marks, and how many examples count.
+
+    What it shows is left out where it is the only one of the `things` that stand there.
+    """
+    entries = by_column[column, what.name]
+    said = dict(zip(table.columns, column, strict=True))
     length = said.pop("length", None)
     place = [] if length is None else [value_label("length", length)]
-    words = [title(layout.table, (name,), (value,)) for name, value in said.items()]
-    signs = mark(layout, entries)
-    if words and len(shown_in(layout, column)) == 1:
+    words = [title(table, (name,), (value,)) for name, value in said.items()]
+    signs = mark(table, entries)
+    if words and things == 1:
         group, name, details = " ".join(words[:-1]), words[-1], [" ".join([*place, *([signs] if signs else [])])]
     else:
         group, name, details = " ".join([*words, *place]), what.heading, [signs]
     if isinstance(what, Quantity) and what.interval:
-        if layout.pools(column):
-            details.append(f"tasks={len(layout.averaged_tasks(column))}")
+        details += [f"tasks={len(entries[0]['tasks'])}"] if entries[0]["task"] == MEAN else []
         counts = sorted({entry["n"] if entry["status"] == "ok" else entry["planned"] for entry in entries} - {0})
         details.append("n=" + ("/".join(map(str, counts)) or "0"))
-        for quantity in (quantity for quantity in layout.table.quantities if quantity.in_header):
-            found = [entry.get("value") or 0.0 for entry in by_column.get((column, quantity.name), ())]
+        for quantity in (quantity for quantity in table.quantities if quantity.in_header):
+            found = [entry.get("value") or 0.0 for entry in by_column[column, quantity.name]]
             details += [f"{quantity.heading} {quantity.shown(sum(found) / len(found))}"] if any(found) else []
     return Column(group, name, tuple(detail for detail in details if detail), dim=UNINFORMATIVE in signs)
 
 
-def mark(layout: Layout, entries: Sequence[Entry]) -> str:
+def mark(table: Table, entries: Sequence[Entry]) -> str:
     """Return the marks of a column: uninformative at this scale, a task of our own."""
     tells_nothing = any((entry.get("note") or "").startswith(REASONS) for entry in entries)
-    own = any(entry["task"] != MEAN and layout.table.own(entry["task"]) for entry in entries)
+    own = any(entry["task"] != MEAN and table.own(entry["task"]) for entry in entries)
     return UNINFORMATIVE * tells_nothing + OWN_TASK * own
 
 
-def marks(layout: Layout, entries: Sequence[Entry]) -> list[str]:
+def marks(table: Table, ours: Sequence[Entry]) -> list[str]:
     """Return a note for each reason why examples do not count, for each mark, and for what headers show."""
-    table = layout.table
     short: dict[str, None] = {}
     why: dict[str, dict[str, None]] = {}
-    for entry in (entry for entry in entries if entry["task"] != MEAN and entry.get("note")):
+    for entry in (entry for entry in ours if entry["task"] != MEAN and entry.get("note")):
         place = title(table, ("task", "length") if entry.get("length") else ("task",), pick(entry, ("task", "length")))
         if entry["note"].startswith(REASONS):
             why.setdefault(entry["note"], {})[place] = None
@@ -131,12 +130,12 @@ def marks(layout: Layout, entries: Sequence[Entry]) -> list[str]:
             short[f"{place}: {entry['note']}."] = None
     uninformative = f"{UNINFORMATIVE} uninformative at this scale, but not dropped:"
     found = [f"{uninformative} {', '.join(places)} ({reason})." for reason, places in why.items()]
-    own = sorted({cell.settings["task"] for cell in layout.cells if table.own(cell.settings["task"])})
-    averaged = {task for column in layout.columns for task in layout.averaged_tasks(column) if layout.pools(column)}
-    if own and "task" in table.columns:
+    own = sorted({entry["task"] for entry in ours if entry["task"] != MEAN and table.own(entry["task"])})
+    if own:
+        averaged = {task for entry in ours if entry["task"] == MEAN for task in entry["tasks"]}
         where = "in the mean like the others" if averaged & set(own) else "not in the mean"
         found.append(f"{OWN_TASK} a task of our own, no official one, {where}: {', '.join(own)}.")
-    seen = {entry["quantity"] for entry in entries if entry.get("value")}
+    seen = {entry["quantity"] for entry in ours if entry.get("value")}
     return [*short, *found, *(f"{q.heading}: {q.absent}." for q in table.quantities if q.in_header and q.name in seen)]
 
 
@@ -146,15 +145,16 @@ def title(table: Table, names: Sequence[str], key: Key) -> str:
     return " ".join(table.titles.get(n, {}).get(v, MEAN if v is None else value_label(n, v)) for n, v in said)
 
 
-def filled_in(layout: Layout) -> dict[str, str]:
+def filled_in(source: Source, ours: Sequence[Entry]) -> dict[str, str]:
     """Return what titles and notes may name."""
-    ratios = {cell.settings.get("compression_ratio") for cell in layout.cells} - {None}
-    averaged = [task for column in layout.columns if layout.pools(column) for task in layout.averaged_tasks(column)]
+    ids = {name for entry in ours for name in entry["cells"].split()}
+    ratios = {cell.settings.get("compression_ratio") for cell in source.cells if cell.id in ids} - {None}
+    averaged = [task for entry in ours if entry["task"] == MEAN for task in entry["tasks"]]
     return {
-        "experiment": layout.source.experiment,
-        "scale": layout.source.scale,
-        "backbone": layout.source.backbone_label,
-        "ratio": f" at {100 * next(iter(ratios)):g}% compression" if len(ratios) == 1 else "",
+        "experiment": source.experiment,
+        "scale": source.scale,
+        "backbone": source.backbone_label,
+        "ratio": f" at {100 * ratios.pop():g}% compression" if len(ratios) == 1 else "",
         "averaged": ", ".join(dict.fromkeys(averaged)),
-        "records": f"{layout.source.records}; {len(layout.cells)} cells, their ids stand in the CSV",
+        "records": f"{source.records}; {len(ids)} cells, their ids stand in the CSV",
     }

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from inertia.reports.declaration import SCORE, Figure, Panel, Settings, value_label
 from inertia.reports.informative import REASONS
-from inertia.reports.layout import MEAN, Layout, allowed, one_of
+from inertia.reports.layout import MEAN, holds, ordered
 from inertia.reports.source import Source
 
 if TYPE_CHECKING:
@@ -19,11 +19,8 @@ if TYPE_CHECKING:
 
 _SPREAD = 0.5  # of the distance between two places, over which the intervals of all curves are spread
 
-_METADATA = {
-    "png": {"Software": None},
-    "pdf": {"Creator": None, "Producer": None, "CreationDate": None},
-}
-"""Per file format, the fields that would carry a date or a version, emptied."""
+# Per file format, the fields that would carry a date or a version, emptied.
+_METADATA = {"png": {"Software": None}, "pdf": {"Creator": None, "Producer": None, "CreationDate": None}}
 
 
 class Curve(NamedTuple):
@@ -43,31 +40,25 @@ def style() -> AbstractContextManager[None]:
     return matplotlib.style.context(["default", str(Path(__file__).with_name("figures.mplstyle"))])
 
 
-def draw(figure: Figure, source: Source, rows: Sequence[Mapping[str, Any]]) -> Drawing:
+def draw(figure: Figure, source: Source, rows: Sequence[Settings]) -> Drawing:
     """Return a figure of the rows of its table's tidy frame; it belongs to no window.
 
-    The mean's curve comes first and is the one to look at. Curves that tell nothing at this scale are named in the foot
-    instead, as are those that are zero throughout. Where curves are divided by their maximum, so are the intervals:
-    they show the spread of a point, not that of a ratio.
+    Curves that tell nothing at this scale are named in the foot instead, as are those that are zero throughout.
     """
     from matplotlib.figure import Figure as Drawing
 
-    layout = Layout(source, figure.table)
-    counted = [row for row in rows if row["source"] == "ours" and row["quantity"] == SCORE.name and row["task"] != MEAN]
-    counts = sorted({row["planned"] for row in counted if row.get(figure.x) is not None} - {0})
-    words = {
-        "scale": source.scale,
-        "backbone": source.backbone_label,
-        "counts": " or ".join(map(str, counts)),
-        "records": source.records,
-    }
-    places = sorted({row[figure.x] for row in rows} - {None}, key=lambda x: layout.order((figure.x,), (x,)))
+    rows = [row for row in rows if row.get(figure.x) is not None]
+    scores = [r for r in rows if r["source"] == "ours" and r["quantity"] == SCORE.name and r["task"] != MEAN]
+    counts = sorted({row["planned"] for row in scores} - {0})
+    words = {"scale": source.scale, "backbone": source.backbone_label, "records": source.records}
+    words["counts"] = " or ".join(map(str, counts))
+    places = [x for (x,) in ordered({(row[figure.x],) for row in rows}, (figure.x,), figure.table)]
     missing: list[str] = []
     with style():
         drawing = Drawing(figsize=figure.size, layout="constrained")
         every = drawing.subplots(1, len(figure.panels), sharey=True, squeeze=False)[0]
         for axes, panel in zip(every, figure.panels, strict=True):
-            found, left_out = curves(figure, panel, layout, rows)
+            found, left_out = curves(figure, panel, rows)
             missing += left_out
             draw_curves(axes, found, places)
             axes.set_xlabel(figure.x_label)
@@ -80,56 +71,48 @@ def draw(figure: Figure, source: Source, rows: Sequence[Mapping[str, Any]]) -> D
     return drawing
 
 
-def curves(
-    figure: Figure, panel: Panel, layout: Layout, rows: Sequence[Settings]
-) -> tuple[list[Curve], list[str]]:
-    """Return the curves of a panel, the mean's first, and the labels of those that are not drawn."""
-    chosen = [row for row in rows if allowed(row, one_of(panel.where)) and row.get(figure.x) is not None]
+def curves(figure: Figure, panel: Panel, rows: Sequence[Settings]) -> tuple[list[Curve], list[str]]:
+    """Return the curves of a panel, the mean's first, and the labels of those that are not drawn.
+
+    Where curves are divided by their maximum, so are the intervals: they show the spread of a point, not of a ratio.
+    """
     series: dict[tuple, list[Settings]] = {}
-    for row in chosen:
-        if row["status"] != "from printed values":
+    for row in rows:
+        if holds(row, panel.where) and row["status"] != "from printed values" and row.get(figure.x) is not None:
             series.setdefault(tuple(row.get(name) for name in panel.series), []).append(row)
-    means = [key for key in series if MEAN in key]
     found, left_out = [], []
-    for key in (*means, *(key for key in series if key not in means)):
-        points = sorted(
-            (row for row in series[key] if row.get("value") is not None),
-            key=lambda row: layout.order((figure.x,), (row[figure.x],)),
-        )
-        label = curve_label(key, panel, layout)
+    for key in sorted(series, key=lambda key: MEAN not in key):
+        points = [row for row in series[key] if row.get("value") is not None]
+        label = curve_label(figure, panel, series[key][0])
         largest = max((row["value"] for row in points), default=0.0) if figure.over_maximum else 1.0
         if largest == 0 or any((row.get("note") or "").startswith(REASONS) for row in series[key]):
             left_out += [label] if MEAN not in key else []
             continue
-        ends = [
+        values, low, high = (
             tuple(row[end] / largest for row in points) if all(row.get(end) is not None for row in points) else ()
-            for end in ("low", "high")
-        ]
-        xs, ys = (tuple(row[figure.x] for row in points), tuple(row["value"] / largest for row in points))
-        found.append(Curve(label, xs, ys, *ends))
+            for end in ("value", "low", "high")
+        )
+        found.append(Curve(label, tuple(row[figure.x] for row in points), values, low, high))
     return found, left_out
 
 
-def curve_label(key: tuple, panel: Panel, layout: Layout) -> str:
+def curve_label(figure: Figure, panel: Panel, row: Settings) -> str:
     """Return what the legend calls a curve."""
-    if MEAN in key:
-        column = next(column for column in layout.columns if layout.pools(column))
-        return f"mean (tasks = {len(layout.averaged_tasks(column))})"
-    titles = layout.table.titles
-    said = [(name, value) for name, value in zip(panel.series, key, strict=True) if value is not None]
-    return " ".join(titles.get(name, {}).get(value, value_label(name, value)) for name, value in said)
+    if row["task"] == MEAN and "task" in panel.series:
+        return f"mean (tasks = {len(row['tasks'])})"
+    said = [(name, row[name]) for name in panel.series if row.get(name) is not None]
+    return " ".join(figure.table.titles.get(name, {}).get(value, value_label(name, value)) for name, value in said)
 
 
 def draw_curves(axes: Axes, found: Sequence[Curve], places: Sequence[Any]) -> None:
-    """Draw curves at equal distances, the first heavier and on top."""
-    place = {x: position for position, x in enumerate(places)}
+    """Draw curves at equal distances; the first, which is the one to look at, is heavier and on top."""
     for number, curve in enumerate(found):
         emphasis = {"linewidth": 2.4, "markersize": 7, "zorder": 3, "elinewidth": 1.6} if number == 0 else {}
         shift = _SPREAD * ((number + 0.5) / len(found) - 0.5) if curve.low else 0.0
-        below = [value - low for value, low in zip(curve.values, curve.low, strict=bool(curve.low))]
-        above = [high - value for value, high in zip(curve.values, curve.high, strict=bool(curve.high))]
+        below = [value - low for value, low in zip(curve.values, curve.low, strict=False)]
+        above = [high - value for value, high in zip(curve.values, curve.high, strict=False)]
         bars = axes.errorbar(
-            [place[x] + shift for x in curve.x],
+            [places.index(x) + shift for x in curve.x],
             curve.values,
             yerr=[below, above] if curve.low else None,
             label=curve.label,

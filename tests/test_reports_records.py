@@ -131,7 +131,7 @@ def test_a_broken_index_is_named(tmp_path, monkeypatch, capsys):
     path.parent.mkdir()
     path.write_text('{"experiment": "table05"}')
     assert main(["table", "5"]) == 2
-    assert "is no experiment index (KeyError('cells'))" in capsys.readouterr().err
+    assert "table05__laptop.json is no experiment index (no backbone)" in capsys.readouterr().err
 
 
 def test_the_command_writes_prints_and_survives_a_poor_terminal(finished, tmp_path):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from inertia.records import export
 from inertia.records.atomic import write_json
-from inertia.reports.source import require_listing, the_profile
+from inertia.reports.source import find_listing, the_profile
 
 
 def publish(results: Path, experiment: str, profile: str | None = None) -> list[Path]:
@@ -20,9 +20,9 @@ def publish(results: Path, experiment: str, profile: str | None = None) -> list[
         Unsealed: a cell of it is incomplete; only whole experiments are published.
     """
     profile = profile or the_profile(results, experiment)
-    listing = require_listing(results, experiment, profile, "runs")
+    listing, root = find_listing(results, experiment, profile, "runs")
     path = results / "published" / f"{experiment}.{profile}.json"
     cells = path.with_suffix(".parquet")
-    export(listing.records, [entry["cell_id"] for entry in listing.stored["cells"]], cells)
-    write_json(path, listing.stored)
+    export(root, [entry["cell_id"] for entry in listing["cells"]], cells)
+    write_json(path, listing)
     return [cells, path]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -17,8 +16,7 @@ REFERENCE_PROFILE = "laptop"
 """The profile that is looked up when none is named; its reports carry the plain name."""
 
 
-@dataclass(frozen=True)
-class Cell:
+class Cell(NamedTuple):
     """One cell of an experiment.
 
     Attributes:
@@ -60,50 +58,36 @@ class Source(NamedTuple):
         return f"code {', '.join(sha[:12] + dash + mark for sha, dash, mark in pairs)}, recorded {self.recorded}"
 
 
-class Listing(NamedTuple):
-    """Which cells make up an experiment at a profile, and the root or file that holds their records."""
+def find_listing(results: Path, experiment: str, profile: str, origin: Origin) -> tuple[dict[str, Any], Path]:
+    """Return the listing of an experiment and the root or file of its records: the one place that knows where they lie.
 
-    stored: Mapping[str, Any]
-    records: Path
-
-
-def find_listing(results: Path, experiment: str, profile: str, origin: Origin) -> Listing | None:
-    """Return the listing of an experiment, None where there is none; the one place that knows where it lies.
+    A listing names the experiment, profile, scale, backbone and backbone_label, and as cells entries of cell_id, axes
+    (what was varied, by dotted name), task, length and planned.
 
     Raises:
+        FileNotFoundError: there is none; the message says how to make one.
         ValueError: it is no listing.
     """
     published = results / "published" / f"{experiment}.{profile}.json"
     local = results / "experiments" / f"{experiment}__{profile}.json"
-    for place, root in ((published, published.with_suffix(".parquet")), (local, results / "runs")):
-        if origin in ("auto", "published" if place is published else "runs") and place.is_file():
+    places = {"published": (published, published.with_suffix(".parquet")), "runs": (local, results / "runs")}
+    for path, root in places.values() if origin == "auto" else [places[origin]]:
+        if path.is_file():
             try:
-                stored = json.loads(place.read_text(encoding="utf-8"))
-                for entry in stored["cells"]:
-                    entry["cell_id"], entry["axes"]["method"], entry["task"], entry["length"], entry["planned"]  # noqa: B018
-                stored["scale"], stored["backbone"], stored["backbone_label"]  # noqa: B018
-            except (KeyError, TypeError, ValueError) as error:
-                raise ValueError(f"{place} is no experiment index ({error!r}); run the experiment again") from error
-            return Listing(stored, root)
-    return None
-
-
-def require_listing(results: Path, experiment: str, profile: str, origin: Origin) -> Listing:
-    """Return the listing of an experiment.
-
-    Raises:
-        FileNotFoundError: there is none; the message says how to make one.
-    """
-    listing = find_listing(results, experiment, profile, origin)
-    if listing is None:
-        there = sorted(path.stem for path in (results / "experiments").glob("*__*.json"))
-        hint = f"local runs there are: {', '.join(there)} (experiment__profile); " if there else ""
-        raise FileNotFoundError(
-            f"no {'' if origin == 'auto' else origin + ' '}records of {experiment} at profile {profile} below "
-            f"{results}; {hint}run `python -m inertia -m experiment={experiment} profile={profile}` first, or your "
-            f"own sweep with experiment_name={experiment} profile_name={profile}"
-        )
-    return listing
+                listing = json.loads(path.read_text(encoding="utf-8"))
+                lacking = {"scale", "backbone", "backbone_label", "cells"} - set(listing)
+            except ValueError as error:
+                raise ValueError(f"{path} is no experiment index ({error}); run the experiment again") from error
+            if lacking:
+                raise ValueError(f"{path} is no experiment index (no {min(lacking)}); run the experiment again")
+            return listing, root
+    there = sorted(path.stem for path in (results / "experiments").glob("*__*.json"))
+    hint = f"local runs there are: {', '.join(there)} (experiment__profile); " if there else ""
+    raise FileNotFoundError(
+        f"no {'' if origin == 'auto' else origin + ' '}records of {experiment} at profile {profile} below {results}; "
+        f"{hint}run `python -m inertia -m experiment={experiment} profile={profile}` first, or your own sweep with "
+        f"experiment_name={experiment} profile_name={profile}"
+    )
 
 
 def the_profile(results: Path, experiment: str) -> str:
@@ -126,72 +110,54 @@ def load_source(results: Path, experiment: str, profile: str | None = None, orig
         FileNotFoundError: there are no such records; the message says how to make them.
         ValueError: a record is not what its listing claims, or the records are of several score versions.
     """
-    profile = profile or the_profile(results, experiment)
-    listing = require_listing(results, experiment, profile, origin)
-    stored = listing.stored
-    wanted = {entry["cell_id"] for entry in stored["cells"]}
+    listing, root = find_listing(results, experiment, profile or the_profile(results, experiment), origin)
+    wanted = {entry["cell_id"] for entry in listing["cells"]}
     # A cell that was never started, or killed before its manifest, has nothing to read: incomplete 0/n.
-    found = {}
-    if listing.records.exists():
-        found = {cell.id: cell for cell in records.read_cells(listing.records) if cell.id in wanted}
+    every = records.read_cells(root) if root.exists() else []
+    found = {cell.id: cell for cell in every if cell.id in wanted}
     versions = sorted({cell.identity.get("score_version") for cell in found.values()}, key=str)
     if len(versions) > 1:
         raise ValueError(f"score versions {versions} cannot share a report; run the older cells again")
+    # Only records name the benchmark; a cell without any is of that of others of its task.
+    benchmarks = {cell.identity["benchmark"]["task"]: cell.identity["benchmark"]["name"] for cell in found.values()}
+    policies = policy_labels([entry["axes"] for entry in listing["cells"]])
+    cells = []
+    for entry, policy in zip(listing["cells"], policies, strict=True):
+        settings = settings_of(entry) | {"policy": policy, "benchmark": benchmarks.get(entry["task"])}
+        samples = finished(entry, found[entry["cell_id"]]) if entry["cell_id"] in found else ()
+        cells.append(Cell(entry["cell_id"], {"backbone": listing["backbone"]} | settings, entry["planned"], samples))
+    made = provenance(cell.manifest.get("sessions", ()) for cell in found.values())
     return Source(
-        experiment,
-        stored["scale"],
-        stored["backbone"],
-        stored["backbone_label"],
-        listed_cells(stored, found),
-        *provenance(cell.manifest.get("sessions", ()) for cell in found.values()),
+        experiment, listing["scale"], listing["backbone"], listing["backbone_label"], tuple(cells), *made
     )
 
 
-def listed_cells(stored: Mapping[str, Any], found: Mapping[str, records.Cell]) -> tuple[Cell, ...]:
-    """Return the cells that a listing names, with what was recorded of them.
+def settings_of(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a listed cell was varied in; whatever was swept along with it, the full cache has no such setting."""
+    axes = entry["axes"]
+    ratio = axes.get("budget.compression_ratio", axes.get("prefill.budget.compression_ratio"))
+    named = {"alpha": axes.get("alpha"), "compression_ratio": ratio}
+    named["question_visible"] = axes.get("prefill.question_visible", True)
+    if axes["method"] == FULL_CACHE:
+        named = dict.fromkeys(named)
+    return {**axes, **named, "task": entry["task"], "length": entry["length"]}
+
+
+def finished(entry: Mapping[str, Any], cell: records.Cell) -> tuple[Mapping[str, Any], ...]:
+    """Return the planned examples of a cell that are ok, in order.
 
     Raises:
-        ValueError: a record's task or a setting of its policy is not what the listing says.
+        ValueError: the records' task or a setting of their policy is not what the listing says.
     """
-    entries = stored["cells"]
-    policies = policy_labels([entry["axes"] for entry in entries])
-    # Only records say it; a cell without any is of the benchmark of others of its task.
-    recorded = [(entry["task"], found[entry["cell_id"]]) for entry in entries if entry["cell_id"] in found]
-    benchmarks = {task: cell.identity["benchmark"]["name"] for task, cell in recorded}
-    cells = []
-    for entry, policy in zip(entries, policies, strict=True):
-        axes, cell = entry["axes"], found.get(entry["cell_id"])
-        full = axes["method"] == FULL_CACHE
-        settings = {
-            "backbone": stored["backbone"],
-            **axes,
-            "policy": policy,
-            # Whatever was swept along with it, the full cache has none of these.
-            "alpha": None if full else axes.get("alpha"),
-            "compression_ratio": axes.get("budget.compression_ratio", axes.get("prefill.budget.compression_ratio")),
-            "question_visible": None if full else axes.get("prefill.question_visible", True),
-            "benchmark": benchmarks.get(entry["task"]),
-            "task": entry["task"],
-            "length": entry["length"],
-        }
-        rows = [] if cell is None else sorted(cell.rows, key=lambda row: row["index"])
-        if cell is not None:
-            check_listed(entry, cell)
-        ok = tuple(row for row in rows if row["index"] < entry["planned"] and row["status"] == "ok")
-        cells.append(Cell(entry["cell_id"], settings, entry["planned"], ok))
-    return tuple(cells)
-
-
-def check_listed(entry: Mapping[str, Any], cell: records.Cell) -> None:
-    """Refuse a cell whose records say another task or policy than its listing."""
-    claimed = {"task": entry["task"], **entry["axes"]}
+    claimed = {**entry["axes"], "task": entry["task"]}
     recorded = {"task": cell.identity["benchmark"]["task"], **flat(cell.identity.get("policy", {}))}
-    for name in sorted(set(claimed) & set(recorded)):
-        if claimed[name] != recorded[name]:
-            raise ValueError(
-                f"cell {cell.id} is listed with {name} = {claimed[name]!r} but its records say {recorded[name]!r}; "
-                "run the experiment again to rewrite its index"
-            )
+    for name in (name for name in sorted(claimed) if name in recorded and claimed[name] != recorded[name]):
+        raise ValueError(
+            f"cell {cell.id} is listed with {name} = {claimed[name]!r} but its records say {recorded[name]!r}; run the "
+            "experiment again to rewrite its index"
+        )
+    rows = sorted(cell.rows, key=lambda row: row["index"])
+    return tuple(row for row in rows if row["index"] < entry["planned"] and row["status"] == "ok")
 
 
 def flat(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -204,14 +170,15 @@ def flat(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 def policy_labels(policies: list[Mapping[str, Any]]) -> list[str]:
     """Return for each policy its method, and those of its settings that tell equal methods apart."""
-    labels = []
-    for own in policies:
-        peers = [other for other in policies if other["method"] == own["method"]]
+    distinct = {repr(own): own for own in policies}  # few, where cells are many
+    labels = {}
+    for name, own in distinct.items():
+        peers = [other for other in distinct.values() if other["method"] == own["method"]]
         # alpha stands among the dotted settings too.
         varied = [k for k in own if k not in ("alpha", "method") and len({repr(peer.get(k)) for peer in peers}) > 1]
         said = ", ".join(f"{key.rpartition('.')[2]}={own[key]}" for key in varied)
-        labels.append(f"{own['method']} ({said})" if said else own["method"])
-    return labels
+        labels[name] = f"{own['method']} ({said})" if said else own["method"]
+    return [labels[repr(own)] for own in policies]
 
 
 def provenance(sessions: Iterable[Iterable[Mapping[str, Any]]]) -> tuple[str, str]:
@@ -219,5 +186,4 @@ def provenance(sessions: Iterable[Iterable[Mapping[str, Any]]]) -> tuple[str, st
     found = [session for several in sessions for session in several]
     codes = [session["provenance"].get("code", {}) for session in found]
     commits = {(c["commit"] + ("-dirty" if c["dirty"] else "")) if c.get("commit") else "unknown" for c in codes}
-    ended = [session["ended"] or session["started"] for session in found]
-    return " ".join(sorted(commits)) or "none", max(ended, default="none")
+    return " ".join(sorted(commits)) or "none", max((s["ended"] or s["started"] for s in found), default="none")

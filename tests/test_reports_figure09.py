@@ -5,12 +5,12 @@ from reports_data import ALPHAS, LABEL, memory_source, needle_scores
 
 from inertia.paper.figure09 import FIGURE09
 from inertia.reports import build_figure
-from inertia.reports.estimates import estimates
 from inertia.reports.plotting import curves, rendered
+from inertia.reports.tidy import tidy_rows
 
 
 def drawn(panel, scores):
-    return curves(FIGURE09, FIGURE09.panels[panel], estimates(memory_source(scores), FIGURE09.table))[0]
+    return curves(FIGURE09, FIGURE09.panels[panel], tidy_rows(memory_source(scores), FIGURE09.table))[0]
 
 
 def test_the_papers_curves_are_its_table_over_their_maximum():

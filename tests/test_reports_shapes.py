@@ -199,7 +199,7 @@ def test_examples_of_two_policies_that_differ_are_not_compared():
     other = cell(1, solved(4), task="vt", method="h2o")
     renamed = tuple({**sample, "example_id": sample["example_id"] + "x"} for sample in other.samples)
     with pytest.raises(ValueError, match="different examples"):
-        build_table(RULER13, source_of([first, replace(other, samples=renamed)]))
+        build_table(RULER13, source_of([first, other._replace(samples=renamed)]))
 
 
 @pytest.mark.parametrize(

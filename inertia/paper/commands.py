@@ -9,17 +9,17 @@ from pathlib import Path
 
 from rich.console import Console
 
-from inertia import records
 from inertia.paper.fidelity import fidelity
 from inertia.paper.make import FIGURES, TABLES, find, make_claims, make_figure, make_table
 from inertia.paper.scores import scores
 from inertia.paths import results_dir
+from inertia.records import CorruptRecord, DuplicateCell, DuplicateRow, NewerSchema, Unsealed
+from inertia.reports.grid import Report
 from inertia.reports.publish import publish
 from inertia.reports.source import REFERENCE_PROFILE
 from inertia.reports.terminal import show
-from inertia.reports.write import Report
 
-_BAD = (records.CorruptRecord, records.DuplicateCell, records.DuplicateRow, records.NewerSchema, records.Unsealed)
+_WRONG = (FileNotFoundError, KeyError, ValueError, CorruptRecord, DuplicateCell, DuplicateRow, NewerSchema, Unsealed)
 
 Options = argparse.Namespace
 
@@ -32,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.reconfigure(errors="replace")
     try:
         options.run(options)
-    except (FileNotFoundError, KeyError, ValueError, *_BAD) as error:
+    except _WRONG as error:
         # str() of a KeyError would put quotes around the message.
         print(f"error: {error.args[0] if isinstance(error, KeyError) else error}", file=sys.stderr)
         return 2

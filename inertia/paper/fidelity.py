@@ -5,7 +5,7 @@ from __future__ import annotations
 from inertia.paper.words import ORDER, TITLES
 from inertia.reports.declaration import Quantity, Table
 
-_HINT = "run `python -m inertia -m experiment={experiment} benchmark.metrics=[official,fidelity]` first"
+_HINT = "run `python -m inertia -m experiment=EXPERIMENT benchmark.metrics=[official,fidelity]` first"
 _SHORT = "answers of the full cache have at most two tokens and do not count"
 
 KL = Quantity(

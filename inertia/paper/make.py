@@ -14,8 +14,9 @@ from inertia.paper.table05 import TABLE05
 from inertia.paths import results_dir
 from inertia.reports import Figure, Table, build_figure, build_table, load_source
 from inertia.reports.claims import claims_report, decide
+from inertia.reports.grid import Report
 from inertia.reports.source import Origin, the_profile
-from inertia.reports.write import Report, place_of, write_figure, write_report
+from inertia.reports.write import place_of, write_figure, write_report
 
 TABLES: Mapping[str, Table] = {"5": TABLE05, "methods": METHODS, "ruler13": RULER13}
 FIGURES: Mapping[str, Figure] = {"9": FIGURE09}

@@ -4,7 +4,8 @@ What is declared lies in `inertia.paper`; `python -m inertia.reports` is its com
 """
 
 from inertia.reports.declaration import Claim, Comparison, Figure, Panel, Quantity, Reference, Table
-from inertia.reports.make import build_figure, build_table
+from inertia.reports.pivot import build_table
+from inertia.reports.plotting import build_figure
 from inertia.reports.source import Source, load_source
 
 __all__ = [

@@ -8,11 +8,10 @@ from typing import Any
 import pandas as pd
 
 from inertia.reports.declaration import Claim, Comparison
-from inertia.reports.estimates import estimates
-from inertia.reports.grid import Column, Grid, Row
+from inertia.reports.grid import Column, Grid, Report, Row
 from inertia.reports.pivot import lines_of
 from inertia.reports.source import Source
-from inertia.reports.write import Report
+from inertia.reports.tidy import tidy_rows
 
 LEVEL = 0.05
 
@@ -32,7 +31,7 @@ def decide(claim: Claim, source: Source) -> dict[str, Any]:
     Raises:
         ValueError: the claim does not select one row.
     """
-    rows = estimates(source, claim.table)
+    rows = tidy_rows(source, claim.table)
     found = [row for row in rows if all(row.get(name) == value for name, value in claim.where.items())]
     ours = [row for row in found if row["source"] == "ours"]
     printed = [row["value"] for row in found if row["source"] == "paper"]

@@ -30,7 +30,7 @@ class Quantity:
         relative: measured against the full cache, which is itself by construction: no interval there.
         sign_flip: test whether it differs from 0.
         absent: names the examples that have no such value; they are left out under every policy and counted.
-        hint: how to get it where the records have none; `{experiment}` is filled in.
+        hint: how to get it where the records have none.
     """
 
     name: str

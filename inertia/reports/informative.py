@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from inertia.reports.declaration import FULL_CACHE
+from inertia.reports.layout import MEAN, Key, Spot
 from inertia.reports.source import Cell
 from inertia.statistics import interval
 
@@ -12,6 +14,19 @@ FLOOR = 0.20
 
 REASONS = ("floor", "no contrast")
 """How the reasons begin, by which a note is told from others."""
+
+
+def uninformative(found: Sequence[Spot]) -> dict[tuple[Key, Key], dict[str, str]]:
+    """Return a note for each column of a single task that tells no policies apart, by context and column."""
+    places: dict[tuple[Key, Key], list[Cell]] = {}
+    for spot in (spot for spot in found if spot.settings["task"] != MEAN):
+        places.setdefault((spot.context, spot.column), []).extend(cell for cell in spot.cells if cell is not None)
+    notes = {}
+    for place, cells in places.items():
+        full = next((cell for cell in cells if cell.settings["method"] == FULL_CACHE), None)
+        if reason := why_uninformative(full, [cell for cell in cells if cell.settings["method"] != FULL_CACHE]):
+            notes[place] = {"note": reason}
+    return notes
 
 
 def why_uninformative(full: Cell | None, compressed: Sequence[Cell]) -> str | None:

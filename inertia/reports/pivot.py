@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from inertia.reports.declaration import FULL_CACHE, SCORE, Comparison, Quantity, Table, value_label
-from inertia.reports.grid import Column, Grid, Row
+from inertia.reports.grid import Column, Grid, Report, Row
 from inertia.reports.informative import REASONS
 from inertia.reports.layout import MEAN, Key, agrees, pick
 from inertia.reports.source import Source
+from inertia.reports.tidy import frame_of, tidy_rows
 
 UNINFORMATIVE = "†"
 OWN_TASK = "‡"
@@ -18,8 +19,14 @@ Entry = Mapping[str, Any]
 What = Quantity | Comparison
 
 
+def build_table(table: Table, source: Source) -> Report:
+    """Return a table of an experiment's records; equal records give equal reports."""
+    rows = tidy_rows(source, table)
+    return Report(table.name, frame_of(rows, table), pivot(source, table, rows))
+
+
 def pivot(source: Source, table: Table, rows: Sequence[Entry]) -> Grid:
-    """Return the rows of a table's tidy frame (`estimates`) as a grid."""
+    """Return the rows of a table's tidy frame (`tidy_rows`) as a grid."""
     ours = [row for row in rows if row["source"] == "ours"]
     labels = {pick(row, table.rows): table.label({n: row.get(n) for n in table.rows}) for row in ours}
     full = {pick(row, table.rows): row["method"] == FULL_CACHE for row in ours}

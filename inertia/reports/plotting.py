@@ -12,6 +12,7 @@ from inertia.reports.declaration import SCORE, Figure, Panel, Settings, value_la
 from inertia.reports.informative import REASONS
 from inertia.reports.layout import MEAN, holds, ordered
 from inertia.reports.source import Source
+from inertia.reports.tidy import tidy_rows
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -40,14 +41,14 @@ def style() -> AbstractContextManager[None]:
     return matplotlib.style.context(["default", str(Path(__file__).with_name("figures.mplstyle"))])
 
 
-def draw(figure: Figure, source: Source, rows: Sequence[Settings]) -> Drawing:
-    """Return a figure of the rows of its table's tidy frame; it belongs to no window.
+def build_figure(figure: Figure, source: Source) -> Drawing:
+    """Return a figure of its table's tidy frame over an experiment's records; it belongs to no window.
 
     Curves that tell nothing at this scale are named in the foot instead, as are those that are zero throughout.
     """
     from matplotlib.figure import Figure as Drawing
 
-    rows = [row for row in rows if row.get(figure.x) is not None]
+    rows = [row for row in tidy_rows(source, figure.table) if row.get(figure.x) is not None]
     scores = [r for r in rows if r["source"] == "ours" and r["quantity"] == SCORE.name and r["task"] != MEAN]
     counts = sorted({row["planned"] for row in scores} - {0})
     words = {"scale": source.scale, "backbone": source.backbone_label, "records": source.records}

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from inertia import records
+from inertia.records import Cell as RecordedCell
+from inertia.records import read_cells
 from inertia.reports.declaration import FULL_CACHE
 
 Origin = Literal["runs", "published", "auto"]
@@ -113,7 +114,7 @@ def load_source(results: Path, experiment: str, profile: str | None = None, orig
     listing, root = find_listing(results, experiment, profile or the_profile(results, experiment), origin)
     wanted = {entry["cell_id"] for entry in listing["cells"]}
     # A cell that was never started, or killed before its manifest, has nothing to read: incomplete 0/n.
-    every = records.read_cells(root) if root.exists() else []
+    every = read_cells(root) if root.exists() else []
     found = {cell.id: cell for cell in every if cell.id in wanted}
     versions = sorted({cell.identity.get("score_version") for cell in found.values()}, key=str)
     if len(versions) > 1:
@@ -143,7 +144,7 @@ def settings_of(entry: Mapping[str, Any]) -> dict[str, Any]:
     return {**axes, **named, "task": entry["task"], "length": entry["length"]}
 
 
-def finished(entry: Mapping[str, Any], cell: records.Cell) -> tuple[Mapping[str, Any], ...]:
+def finished(entry: Mapping[str, Any], cell: RecordedCell) -> tuple[Mapping[str, Any], ...]:
     """Return the planned examples of a cell that are ok, in order.
 
     Raises:

@@ -4,25 +4,16 @@ from __future__ import annotations
 
 import io
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from inertia.records.atomic import write_atomic
-from inertia.reports.grid import Grid
+from inertia.reports.grid import Report
 from inertia.reports.plotting import rendered
 from inertia.reports.render import html_fragment, latex, markdown
 from inertia.reports.source import REFERENCE_PROFILE, Origin
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-    from pandas import DataFrame
-
-
-class Report(NamedTuple):
-    """A finished table: its numbers in long form for programs, and its grid for people."""
-
-    name: str
-    frame: DataFrame
-    grid: Grid
 
 
 def place_of(results: Path, origin: Origin, kind: str) -> Path:

@@ -39,8 +39,7 @@ def fidelity(experiment: str) -> Table:
             "choose the same. NLL rise: negative log-likelihood of the reference answer in nats per token, minus the "
             "full cache's.",
             "Tokens 0 and 1 are left out: every policy that acts while decoding still sees the whole prompt there. An "
-            "example counts once, whatever its length; 95% intervals are over examples (bootstrap, within each task "
-            "for the mean; Wilson for shares that are all alike; [-] where other values are all alike). The full cache "
-            "is itself by construction.",
+            "example counts once, whatever its length; 95% intervals are over examples, within each task for the mean "
+            "([-] where values that are no shares are all alike). The full cache is itself by construction.",
         ),
     )

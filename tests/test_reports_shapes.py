@@ -162,7 +162,7 @@ TRACES = Table(
             "table 13",
             {"backbone": LLAMA},
             rename={"trace_set": "benchmark"},
-            formats={"": ".4f"},
+            formats={"raw_churn": ".4f", "ema_churn": ".4f"},
         ),
     ),
     reference_columns=("quantity",),

@@ -40,9 +40,9 @@ MEASURED = (SCORE, TOKENS_KEPT, CACHE, CUT)
 TO_FULL_CACHE = Comparison({"method": "full_cache"}, name="minus_full_cache", heading="minus full cache")
 
 OURS = (
-    "Ours: official score, 0 to 100, over n examples per cell, with its 95% interval over examples, within each task for "
-    "the mean (how they are made: inertia/statistics/interval.py). The mean is over {averaged}; each task and length "
-    "counts the same."
+    "Ours: official score, 0 to 100, over n examples per cell, with its 95% interval over examples, within each task "
+    "for the mean (how they are made: inertia/statistics/interval.py). The mean is over {averaged}; each task and "
+    "length counts the same."
 )
 MEMORY = (
     "Tokens kept: after the last step, mean over heads and layers; cache: keys and values allocated per sequence. "

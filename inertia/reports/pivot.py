@@ -70,11 +70,10 @@ def printed_cells(table: Table, rows: Sequence[Entry], keys: Sequence[Key]) -> d
             place = (row, what.name, column, SCORE.name) if apart else (row, None, column, what.name)
             cells[place] = lines_of(entry, what)
         else:
-            of, formats = entry.get("comparison"), table.references[0].formats
-            spec = next((form for name, form in formats.items() if entry["quantity"].startswith(name)), ".2f")
+            of = entry.get("comparison")
             for row in (row for row in keys if agrees(entry, table.rows, row)):
                 place = (row, of, "paper", pick(entry, table.reference_columns))
-                cells.setdefault(place, (f"{entry['value']:{'+' if of else ''}{spec}}",))
+                cells.setdefault(place, (f"{entry['value']:{'+' if of else ''}{entry['format']}}",))
     return cells
 
 

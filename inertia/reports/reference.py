@@ -16,7 +16,7 @@ def printed(table: Table) -> list[dict[str, Any]]:
 
 
 def read(reference: Reference) -> list[dict[str, Any]]:
-    """Return one reference's numbers; a file with a column per quantity is turned into long form."""
+    """Return one reference's numbers, each with its `format`; a file with a column per quantity is made long."""
     frame = reference.load().rename(columns={"metric": "quantity", **reference.rename})
     for name, value in reference.where.items():
         frame = frame[frame[name] == value]
@@ -24,7 +24,8 @@ def read(reference: Reference) -> list[dict[str, Any]]:
         frame = frame.melt([name for name in frame if name in _SETTINGS], var_name="quantity")
     rows = frame.astype(object).where(frame.notna(), None).to_dict("records")
     about = {"source": "paper", "scale": "paper", "status": "as printed", "note": reference.note}
-    return [
-        {"quantity": "difference", **row, "task": "mean" if row.get("task", "all") in _WHOLE else row["task"], **about}
-        for row in rows
-    ]
+    for row in rows:
+        row.setdefault("quantity", "difference")
+        row["task"] = "mean" if row.get("task", "all") in _WHOLE else row["task"]
+        row["format"] = reference.formats.get(row["quantity"], ".2f")
+    return [row | about for row in rows]

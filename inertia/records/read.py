@@ -86,7 +86,7 @@ def sources(source: Path) -> list[Path]:
         return [source]
     if not source.is_dir():
         raise FileNotFoundError(f"no records at {source}: the folder does not exist; run an experiment first")
-    refuse_old(source.parent)
+    refuse_old(source.parent if source.name == "runs" else source)
     return files(source) or sorted(path for path in source.glob("*.parquet") if not path.name.startswith("."))
 
 

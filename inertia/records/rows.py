@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from inertia.records import parquet
 from inertia.records.attempts import last_attempts, rows_sha256
 from inertia.records.canonical import canonical_json
-from inertia.records.progress import HURT, Damage
+from inertia.records.progress import _HURT as HURT, Damage
 from inertia.records.read import Cell, refuse, survey
 from inertia.records.schema import COLUMNS, check_version, sample_schema
 from inertia.records.store import CorruptRecord, reading, rows
@@ -197,7 +197,8 @@ def _rows_of(cell: Cell, stores: Sequence[_Store], check: bool) -> tuple[Cell, l
         )
     }
     ordered = sorted(sessions.values(), key=lambda session: session["started"])
-    status = "complete" if cell.sealed else ordered[-1]["status"]
+    last = ordered[-1]["status"]
+    status = "complete" if cell.sealed else "incomplete" if last == "ended" else last
     return replace(cell, manifest={**cell.manifest, "status": status, "sessions": ordered}), texts
 
 
@@ -206,20 +207,21 @@ def _parsed(batch: Sequence[tuple[Cell, list[str]]], columns: Sequence[str]) -> 
     import pyarrow as pa
     import pyarrow.json as pj
 
+    schema = parquet.schema_of(columns)
     texts = [text for _, found in batch for text in found]
     counts = [(cell, len(found)) for cell, found in batch]
     if not texts:
-        yield counts, parquet.schema_of(columns).empty_table()
+        yield counts, schema.empty_table()
         return
     data = "\n".join(texts).encode("ascii")
-    parse = pj.ParseOptions(explicit_schema=parquet.schema_of(columns), unexpected_field_behavior="ignore")
+    parse = pj.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")
     try:
         read = pj.ReadOptions(block_size=max(2**22, max(map(len, texts)) + 1))
-        table = pj.read_json(io.BytesIO(data), read_options=read, parse_options=parse).select(list(columns))
+        table = pj.read_json(io.BytesIO(data), read_options=read, parse_options=parse).cast(schema)
         if table.num_rows != len(texts):
             raise pa.ArrowInvalid(f"{table.num_rows} rows in {len(texts)} lines")
         yield counts, _sorted(table, [count for _, count in counts])
-    except (pa.ArrowException, CorruptRecord) as error:
+    except (pa.ArrowException, ValueError, CorruptRecord) as error:
         if len(batch) == 1:
             cell = batch[0][0]
             yield Damage(cell.sources[0], f"cell {cell.id}: {error}; `verify` says what is wrong", (cell.id,))

@@ -6,7 +6,6 @@ or row that is not what was written costs the cells that it is about, as a `Dama
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -156,8 +155,8 @@ def _published(path: Path) -> Iterator[Cell]:
     entries = parquet.read_entries(path)
     done: Counter[str] = Counter()
     if any(summary is None for _, summary in entries):
-        table = parquet.read_table(path, ["cell_id", "status"])
-        done.update(cell for cell, status in zip(*(column.to_pylist() for column in table.columns)) if status == "ok")
+        rows = parquet.read_table(path, ["cell_id", "status"]).to_pylist()
+        done.update(row["cell_id"] for row in rows if row["status"] == "ok")
     for manifest, summary in entries:
         ok = done[manifest["cell_id"]] if summary is None else len(manifest["planned"])
         yield Cell((path,), manifest, summary, ok)

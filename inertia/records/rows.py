@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 from inertia.records import parquet
 from inertia.records.attempts import last_attempts, rows_sha256
 from inertia.records.canonical import canonical_json
-from inertia.records.progress import _HURT as HURT, Damage
+from inertia.records.progress import _HURT as HURT
+from inertia.records.progress import Damage
 from inertia.records.read import Cell, refuse, survey
-from inertia.records.schema import COLUMNS, check_version, sample_schema
+from inertia.records.schema import COLUMNS, check_version
 from inertia.records.store import CorruptRecord, reading, rows
 
 if TYPE_CHECKING:
@@ -231,6 +232,7 @@ def _parsed(batch: Sequence[tuple[Cell, list[str]]], columns: Sequence[str]) -> 
 
 
 def _published(cells: Sequence[Cell], columns: Sequence[str], check: bool) -> Iterator[_Part | Damage]:
+    import numpy as np
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -244,8 +246,7 @@ def _published(cells: Sequence[Cell], columns: Sequence[str], check: bool) -> It
             own = [cell for cell in cells if cell.sources[0] == path]
             place = pc.index_in(table["cell_id"], value_set=pa.array([cell.id for cell in own], pa.string()))
             table = table.append_column("place", place).filter(pc.is_valid(place)).sort_by("place")
-            found = dict(zip(*(column.to_pylist() for column in pc.value_counts(table["place"]).flatten()), strict=True))
-            counts = [found.get(at, 0) for at in range(len(own))]
+            counts = np.bincount(table["place"].to_numpy(), minlength=len(own)).tolist()
             table = _sorted(table.select(list(columns)), counts)
         except HURT as error:
             yield Damage(path, str(error), None)

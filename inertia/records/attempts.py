@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -11,6 +12,8 @@ from inertia.records.canonical import canonical_json
 # Not part of a record's meaning: they differ between two runs that agree on every token. `batch_rows` says
 # how the time of a batch was shared, and a resumed run shares other batches.
 TRANSPORT_COLUMNS = ("prefill_seconds", "decode_seconds", "batch_rows")
+# Exact on canonical JSON: within a text every quote is escaped, and none of these keys is a row's first.
+_TIMINGS = re.compile(rf',"(?:{"|".join(TRANSPORT_COLUMNS)})":[^,}}]*')
 
 
 class DuplicateRow(RuntimeError):
@@ -40,11 +43,11 @@ def last_attempts(parts: Iterable[tuple[object, Iterable[Mapping[str, Any]]]]) -
     return {row["example_id"]: row for row in found}
 
 
-def meaning(row: Mapping[str, Any]) -> str:
-    """Return the canonical JSON of a row without its timings (`TRANSPORT_COLUMNS`)."""
-    return canonical_json({name: value for name, value in row.items() if name not in TRANSPORT_COLUMNS})
+def meaning(row: Mapping[str, Any] | str) -> str:
+    """Return the canonical JSON of a row, or of its canonical JSON, without its timings (`TRANSPORT_COLUMNS`)."""
+    return _TIMINGS.sub("", row if isinstance(row, str) else canonical_json(row))
 
 
-def rows_sha256(rows: Iterable[Mapping[str, Any]]) -> str:
-    """Return the sha256 of rows as a set: any order, timings left out."""
+def rows_sha256(rows: Iterable[Mapping[str, Any] | str]) -> str:
+    """Return the sha256 of rows, or of their canonical JSON, as a set: any order, timings left out."""
     return hashlib.sha256("\n".join(sorted(map(meaning, rows))).encode("ascii")).hexdigest()

@@ -269,15 +269,14 @@ def files(folder: Path) -> list[Path]:
 
 
 def refuse_old(results: Path) -> None:
-    """Refuse a folder of results that holds records of release 0.1.0 or before: a folder for each cell.
+    """Refuse a folder of results, or of cells, that holds records of release 0.1.0 or before: a folder for each cell.
 
     Raises:
         OldRecords: saying how to take them along.
     """
-    folders = [results / "runs", *results.glob("shards/*/runs"), *results.glob("dataset")]
-    for folder in folders:
-        old = [each for each in folder.glob("*__c*/manifest.json") if _OLD_CELL.fullmatch(each.parent.name)]
-        if old or (folder.name == "dataset" and any(folder.glob("*.parquet"))):
+    for folder in (results, results / "runs", *results.glob("shards/*/runs"), results / "dataset"):
+        cells = (each for each in folder.glob("*__c*/manifest.json") if _OLD_CELL.fullmatch(each.parent.name))
+        if any(True for _ in (*cells, *folder.glob("backbone=*/benchmark=*/*.parquet"))):
             raise OldRecords(
                 f"{folder} was written by release 0.1.0, whose records this version does not read: with that version, "
                 f"run python -m inertia.records export (see its --help), then move {folder} away"

@@ -18,15 +18,15 @@ import pytest
 from group_child import begin, cells, child, end, sweep
 from hypothesis import given
 from hypothesis import strategies as st
-
-from inertia.experiments import run as harness
-from inertia.records import CorruptRecord, NewerSchema, canonical_hash, read_cells
-from inertia.records import group as groups
 from inertia.records.group import Plan, batch_id, held, remove_finished
 from inertia.records.journal import encode
 from inertia.records.layout import cell_folders
 from inertia.records.load import load_open_rows, load_own_rows
 from inertia.records.settle import rows_sha256
+
+from inertia.experiments import run as harness
+from inertia.records import CorruptRecord, NewerSchema, canonical_hash, read_cells
+from inertia.records import group as groups
 
 N = 3
 

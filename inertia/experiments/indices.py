@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -12,8 +12,10 @@ from inertia import backbones
 from inertia.experiments.cells import Cell
 from inertia.experiments.config import RunConfig
 from inertia.records.canonical import canonical_json
-from inertia.records.experiments import listed
+from inertia.records.listing import listed
 from inertia.records.redact import redact_text
+
+Entries = Mapping[tuple[str, str], Sequence[Mapping[str, Any]]]
 
 log = logging.getLogger(__name__)
 
@@ -30,17 +32,17 @@ def listings(root: Path, cells: Sequence[Cell]) -> list[dict[str, Any]]:
         if cell.config.experiment_name is not None:
             key = (cell.config.experiment_name, cell.config.profile_name or "custom")
             named.setdefault(key, []).append(cell)
-    return [row for key, members in named.items() for row in rows_of(root, *key, members)]
+    before = listed(root) if named and root.is_dir() else {}
+    return [row for key, members in named.items() for row in rows_of(before, *key, members)]
 
 
-def rows_of(root: Path, experiment: str, profile: str, cells: Sequence[Cell]) -> list[dict[str, Any]]:
+def rows_of(before: Entries, experiment: str, profile: str, cells: Sequence[Cell]) -> list[dict[str, Any]]:
     """Return the rows that list the cells of one experiment and profile, none where all are listed.
 
     Cells of another backbone than those that are listed get a profile of their own beside it.
     """
     backbone = cells[0].config.backbone.name
-    before = listed(root, experiment, profile)
-    if any(entry["backbone"] != backbone for entry in before):
+    if any(entry["backbone"] != backbone for entry in before.get((experiment, profile), ())):
         log.warning(
             "%s %s is another backbone's; this one's cells are listed as profile %s-%s",
             experiment,
@@ -49,9 +51,9 @@ def rows_of(root: Path, experiment: str, profile: str, cells: Sequence[Cell]) ->
             backbone,
         )
         profile = f"{profile}-{backbone}"
-        before = listed(root, experiment, profile)
     entries = [entry_of(cell, profile) for cell in cells]
-    if {canonical_json(entry) for entry in entries} <= {canonical_json(entry) for entry in before}:
+    there = {canonical_json(entry) for entry in before.get((experiment, profile), ())}
+    if there.issuperset(map(canonical_json, entries)):
         return []
     now = datetime.now(UTC).isoformat(timespec="microseconds")
     return [

@@ -175,7 +175,8 @@ def outcome_of(cell: Cell, ended: Closed | Exception | None) -> Outcome:
         case None:
             return Outcome(cell, None)
         case Closed(summary, sealed):
-            return Outcome(replace(cell, config=replace(cell.config, shard=None)) if sealed else cell, summary)
+            whole = sealed and cell.config.shard is not None
+            return Outcome(replace(cell, config=replace(cell.config, shard=None)) if whole else cell, summary)
         case Incomplete():
             return Outcome(cell, None, str(ended))
         case _:

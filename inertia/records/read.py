@@ -6,7 +6,6 @@ or row that is not what was written costs the cells that it is about, as a `Dama
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 from inertia.records import parquet
 from inertia.records.attempts import last_attempts, rows_sha256
 from inertia.records.canonical import canonical_json
-from inertia.records.progress import _HURT as HURT, Damage
+from inertia.records.progress import _HURT as HURT
+from inertia.records.progress import Damage
 from inertia.records.read import Cell, refuse, survey
-from inertia.records.schema import COLUMNS, check_version, sample_schema
+from inertia.records.schema import COLUMNS, check_version
 from inertia.records.store import CorruptRecord, reading, rows
 
 if TYPE_CHECKING:

@@ -148,7 +148,13 @@ def open_store(folder: Path, name: str) -> Iterator[Store]:
     """
     (folder / LOCKS).mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
-        yield _first_free(folder, name, stack)
+        store = _first_free(folder, name, stack)
+        try:
+            yield store
+        finally:
+            # Leaves nothing beside the file.
+            with suppress(sqlite3.Error):
+                store.connection.execute("PRAGMA journal_mode = DELETE")
 
 
 def _first_free(folder: Path, name: str, stack: ExitStack) -> Store:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from inertia.records.journal import encode, read_journal
 
 from inertia.records import (
     CellLocked,
@@ -28,7 +29,6 @@ from inertia.records import (
     read_cell,
     read_cells,
 )
-from inertia.records.journal import encode, read_journal
 from inertia.records.schema import COLUMNS, make_row
 
 IDENTITY = {

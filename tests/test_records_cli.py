@@ -18,6 +18,11 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from inertia.records.columnar import code
+from inertia.records.compact import compact, restore
+from inertia.records.facts import names, read_facts, steady
+from inertia.records.layout import JOURNAL, MANIFEST, SAMPLES, SUMMARY
+from inertia.records.table import to_parquet
 
 from inertia.records import (
     DuplicateCell,
@@ -30,14 +35,9 @@ from inertia.records import (
     sample_table,
 )
 from inertia.records.__main__ import main
-from inertia.records.columnar import code
-from inertia.records.compact import compact, restore
 from inertia.records.diff import diff_rows
-from inertia.records.facts import names, read_facts, steady
-from inertia.records.layout import JOURNAL, MANIFEST, SAMPLES, SUMMARY
 from inertia.records.listing import Filter, as_table
 from inertia.records.schema import make_row
-from inertia.records.table import to_parquet
 
 ROOT = Path(__file__).parents[1]
 

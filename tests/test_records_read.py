@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
+from inertia.records.settle import TRANSPORT_COLUMNS
 
 from inertia.records import (
     CorruptRecord,
@@ -23,7 +24,6 @@ from inertia.records import (
     sample_schema,
 )
 from inertia.records.schema import COLUMNS, SCHEMA_VERSION
-from inertia.records.settle import TRANSPORT_COLUMNS
 
 GOLDEN = Path(__file__).parent / "data"
 

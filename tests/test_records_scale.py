@@ -19,15 +19,15 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-
-from inertia.records import cell_id, identity_sha256, read_cells, read_samples, sample_schema
-from inertia.records.canonical import canonical_json
 from inertia.records.columnar import sample_table
 from inertia.records.compact import compact
 from inertia.records.facts import read_facts
 from inertia.records.layout import MANIFEST, SAMPLES, SUMMARY
-from inertia.records.schema import make_row
 from inertia.records.settle import TRANSPORT_COLUMNS, rows_sha256
+
+from inertia.records import cell_id, identity_sha256, read_cells, read_samples, sample_schema
+from inertia.records.canonical import canonical_json
+from inertia.records.schema import make_row
 from inertia.records.summary import summarise
 from inertia.records.verify import check
 

@@ -18,10 +18,10 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from inertia.records.mirrored import free_attempt, mirrored
 
 from inertia.records import export, open_cell, read_cell
 from inertia.records.__main__ import main
-from inertia.records.mirrored import free_attempt, mirrored
 from inertia.records.wandb_mirror import budget_point, clean_tags, mirror, run_config, run_summary
 
 IDENTITY = {

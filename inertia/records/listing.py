@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -108,7 +108,9 @@ def as_table(cells: Iterable[Cell | Damage], width: int | None) -> list[str]:
 
 
 def listed(root: Path) -> dict[tuple[str, str], list[dict[str, Any]]]:
-    """Return (experiment, profile) -> what makes it up: of equal axes, task and length the entry listed last.
+    """Return (experiment, profile) -> what makes it up: of a cell, and of equal axes, task and length, what is newest.
+
+    Several jobs may share one experiment; an older entry of equal place and axes is an older run of the same thing.
 
     Raises:
         FileNotFoundError, OldRecords: as `read.sources`.
@@ -120,14 +122,21 @@ def listed(root: Path) -> dict[tuple[str, str], list[dict[str, Any]]]:
                 found += rows(connection, "listing")
         except CorruptRecord as error:
             _log.warning("%s; experiments are listed without it", error)
-    newest: dict[tuple[str, str], dict[str, dict[str, Any]]] = {}
-    for row in sorted(found, key=lambda row: row["listed"]):
-        entry = json.loads(row["entry"])
-        kept = newest.setdefault((row["experiment"], row["profile"]), {})
-        place = canonical_json([entry["axes"], entry["task"], entry["length"]])
-        kept.pop(place, None)
-        kept[place] = entry
-    return {key: list(kept.values()) for key, kept in newest.items()}
+    latest: dict[tuple[str, ...], str] = {}
+    several = sorted(found, key=lambda row: row["listed"])
+    for row in several:
+        latest |= dict.fromkeys(_places(row), row["listed"])
+    current: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for row in several:
+        if all(latest[place] == row["listed"] for place in _places(row)):
+            current.setdefault((row["experiment"], row["profile"]), []).append(json.loads(row["entry"]))
+    return current
+
+
+def _places(row: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    """Return what a later listing replaces this one by: its cell, and its axes, task and length."""
+    key, entry = (row["experiment"], row["profile"]), json.loads(row["entry"])
+    return [(*key, row["cell"]), (*key, canonical_json([entry[name] for name in ("axes", "task", "length")]))]
 
 
 def _row(cell: Cell) -> dict[str, Any]:

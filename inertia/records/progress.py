@@ -1,4 +1,4 @@
-"""How far cells are: the union of what all files of a folder of records say of them."""
+"""How far cells are: the union of what files of records say of them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 from inertia.records.attempts import DuplicateRow, last_attempts
 from inertia.records.canonical import canonical_json
 from inertia.records.schema import NewerSchema, check_version, make_row
-from inertia.records.store import CorruptRecord, files, reading, rows
+from inertia.records.store import CorruptRecord, reading, rows
 
 # What is wrong with one cell or one file, and no matter of the others.
 _HURT = (CorruptRecord, DuplicateRow, NewerSchema, sqlite3.Error, ValueError, TypeError, KeyError)
@@ -94,24 +94,24 @@ class _Part(NamedTuple):
 
 
 def progress(
-    root: Path, wanted: Collection[str] | None = None, *, check: bool = True
+    paths: Iterable[Path], wanted: Collection[str] | None = None, *, check: bool = True
 ) -> tuple[dict[str, Progress], list[Damage]]:
     """Return cell id -> how far it is, sorted by id, and what could not be read.
 
     A cell that is hurt in one file is in the damage, and as far as the other files know it among the cells.
 
     Args:
-        root: the folder of files.
+        paths: the files.
         wanted: ids of the cells to read; all where None.
         check: whether to hold every row against its hash; listing is quick without.
     """
-    parts, damage = _gather(files(root), wanted, partial(_part, check=check))
+    parts, damage = _gather(paths, wanted, partial(_part, check=check))
     found = {}
     for cell in sorted(parts):
         try:
             found[cell] = _union(cell, parts[cell])
         except (*_HURT, IdentityClash) as error:
-            damage.append(Damage(root, f"cell {cell}: {error}", (cell,)))
+            damage.append(Damage(next(iter(parts[cell])), f"cell {cell}: {error}", (cell,)))
     return found, damage
 
 

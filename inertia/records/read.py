@@ -101,7 +101,7 @@ def survey(source: Path, ids: Collection[str] | None = None) -> tuple[list[Cell]
     """
     found = sources(source)
     if not any(path.suffix == ".parquet" for path in found):
-        cells, damages = progress(source, ids, check=False)
+        cells, damages = progress(found, ids, check=False)
         hurt = {name for damage in damages for name in damage.cells or ()}
         return [_stored(cell) for cell in cells.values() if cell.id not in hurt], damages
     published: dict[str, Cell] = {}

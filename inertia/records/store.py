@@ -117,19 +117,24 @@ class Store:
 
         Raises:
             sqlite3.IntegrityError: an attempt is recorded already.
-            sqlite3.OperationalError: it could not be written (a full disk, for instance); the file is as it was before.
+            OSError: it could not be written (a full disk, for instance); the file is as it was before.
         """
-        with self.connection:
-            self.connection.execute("BEGIN IMMEDIATE")
-            for table, many in rows.items():
-                verb = "INSERT" if table == "sample" else "INSERT OR REPLACE"
-                columns = TABLES[table]
-                marks = ", ".join("?" * (len(columns) + 1))
-                for row in many:
-                    values = [row[name] for name in columns]
-                    self.connection.execute(f"{verb} INTO {table} VALUES ({marks})", (*values, row_hash(table, values)))
-            fault("commit")
+        try:
+            with self.connection:
+                self.connection.execute("BEGIN IMMEDIATE")
+                for table, many in rows.items():
+                    self._insert(table, many)
+                fault("commit")
+        except sqlite3.OperationalError as error:
+            raise OSError(f"{self.path}: {error}") from error
         fault("committed")
+
+    def _insert(self, table: str, many: Iterable[Mapping[str, Any]]) -> None:
+        verb = "INSERT" if table == "sample" else "INSERT OR REPLACE"
+        marks = ", ".join("?" * (len(TABLES[table]) + 1))
+        for row in many:
+            values = [row[name] for name in TABLES[table]]
+            self.connection.execute(f"{verb} INTO {table} VALUES ({marks})", (*values, row_hash(table, values)))
 
 
 @contextmanager
@@ -139,11 +144,17 @@ def open_store(folder: Path, name: str) -> Iterator[Store]:
     A file that is damaged, of a newer version or in use by another program is left alone, and said in the log.
 
     Raises:
-        OSError, sqlite3.OperationalError: it cannot be opened or written.
+        OSError: it cannot be opened or written.
     """
     (folder / LOCKS).mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
-        yield _first_free(folder, name, stack)
+        store = _first_free(folder, name, stack)
+        try:
+            yield store
+        finally:
+            # Leaves nothing beside the file.
+            with suppress(sqlite3.Error):
+                store.connection.execute("PRAGMA journal_mode = DELETE")
 
 
 def _first_free(folder: Path, name: str, stack: ExitStack) -> Store:
@@ -159,7 +170,7 @@ def _first_free(folder: Path, name: str, stack: ExitStack) -> Store:
             except (CorruptRecord, sqlite3.DatabaseError) as error:
                 busy = getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_BUSY
                 if isinstance(error, sqlite3.OperationalError) and not busy:
-                    raise
+                    raise OSError(f"{path}: {error}") from error
                 _log.warning("%s is left alone (%s); writing to the next file", path, error)
                 continue
             stack.push(held.pop_all())

@@ -68,6 +68,11 @@ class CellPlan:
         """The cell's id."""
         return cell_id(self.identity)
 
+    def done(self, known: Progress | None) -> bool:
+        """Tell whether a cell is sealed with all that is planned here."""
+        same = known is not None and known.identity == canonical_json(self.identity)
+        return same and known.summary is not None and known.good.issuperset(self.planned)
+
     def ours(self, planned: Sequence[str]) -> Sequence[str]:
         """Return our part of a plan."""
         return planned[self.part[0] - 1 :: self.part[1]]
@@ -128,6 +133,14 @@ class CellWriter:
     def missing(self) -> tuple[str, ...]:
         """Ids of our planned examples without an ok row, in planned order: what is left to run."""
         return tuple(name for name in self.plan.ours(self.planned) if name not in self.good)
+
+    def lacks(self, example: str) -> bool:
+        """Tell whether an example is missing."""
+        return example in self._ours and example not in self.good
+
+    @cached_property
+    def _ours(self) -> frozenset[str]:
+        return frozenset(self.plan.ours(self.planned))
 
     def row(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Return the row of a finished example as it will stand in the records; nothing is written.
@@ -259,7 +272,7 @@ class Writer:
         """
         ids = [plan.id for plan in plans]
         with claimed(self.root / LOCKS, ids, plans[0].part, what) as taken:
-            found, damage = progress(self.root, ids)
+            found, damage = progress(files(self.root), ids)
             problems: dict[str, Exception] = {**taken, **hurt(damage)}
             cells = {}
             for plan in plans:
@@ -304,7 +317,7 @@ class Writer:
         A part whose examples are all recorded, of a cell that is not complete, has a summary of its own. `Incomplete`
         says "incomplete 17/20" with the reasons; whatever it is, the cell loses nothing.
         """
-        found, damage = progress(self.root, [plan.id for plan in plans])
+        found, damage = progress(files(self.root), [plan.id for plan in plans])
         problems = hurt(damage)
         closed: dict[str, Closed | Exception] = {}
         for plan in plans:
@@ -334,7 +347,7 @@ class Writer:
         if known is None:
             raise Incomplete(f"cell {plan.id} is incomplete 0/{len(plan.planned)}: not run; repeat the command")
         planned = _whole_plan(plan, known)
-        if known.summary is not None and set(planned) == set(known.planned):
+        if plan.done(known):
             return Closed(known.summary, True)
         ours = plan.ours(planned)
         lacking = [name for name in ours if name not in known.good]
@@ -412,9 +425,7 @@ def _whole_plan(plan: CellPlan, known: Progress) -> tuple[str, ...]:
     """
     if known.identity != canonical_json(plan.identity):
         raise IdentityClash(f"the records hold another identity under the id {plan.id}: keep them under two roots")
-    if known.summary is not None and known.good.issuperset(plan.planned):
-        return known.planned
-    return with_tried(plan.planned, known.good | known.failed.keys())
+    return known.planned if plan.done(known) else with_tried(plan.planned, known.good | known.failed.keys())
 
 
 def _planned(cells: Sequence[CellWriter], recorded: Iterable[Batch]) -> tuple[list[Batch], list[Batch]]:

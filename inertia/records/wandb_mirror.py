@@ -193,11 +193,12 @@ def clean_tags(tags: Sequence[str]) -> list[str]:
 
 def possible_mode(mode: Literal["offline", "online"]) -> Literal["offline", "online"]:
     """Return the mode, or "offline" with a warning where there is no key to be online with."""
-    import wandb
+    if mode == "online":
+        import wandb
 
-    if mode == "online" and wandb.api.api_key is None:
-        _log.warning("W&B has no key: writing offline; `wandb sync` uploads it later")
-        return "offline"
+        if wandb.api.api_key is None:
+            _log.warning("W&B has no key: writing offline; `wandb sync` uploads it later")
+            return "offline"
     return mode
 
 

@@ -101,18 +101,10 @@ def as_table(cells: Iterable[Cell | Damage], width: int | None) -> list[str]:
     header = [name for name in shown[0] if width is None or width >= _WIDE or name in _NARROW]
     columns = [[name, *(row[name] for row in shown)] for name in header]
     limits = _fit([max(map(len, column)) for column in columns], [name in _NAMES for name in header], width)
-    lines = zip(*[[_cut(text, limit) for text in column] for column, limit in zip(columns, limits, strict=True)])
-    left = [name == "cell" or name in _NAMES for name in header]
-    return [
-        *(
-            _GAP.join(
-                text.ljust(limit) if to_left else text.rjust(limit)
-                for text, limit, to_left in zip(line, limits, left, strict=True)
-            ).rstrip()
-            for line in lines
-        ),
-        *broken,
-    ]
+    for name, column, limit in zip(header, columns, limits, strict=True):
+        adjust = str.ljust if name == "cell" or name in _NAMES else str.rjust
+        column[:] = [adjust(text if len(text) <= limit else text[: limit - 1] + "~", limit) for text in column]
+    return [*(_GAP.join(line).rstrip() for line in zip(*columns, strict=True)), *broken]
 
 
 def listed(root: Path) -> dict[tuple[str, str], list[dict[str, Any]]]:
@@ -176,10 +168,6 @@ def _fit(widths: Sequence[int], may_shrink: Sequence[bool], width: int | None) -
             break
         limits[widest] -= 1
     return limits
-
-
-def _cut(text: str, limit: int) -> str:
-    return text if len(text) <= limit else text[: limit - 1] + "~"
 
 
 def _matches(pattern: str | None, *words: str) -> bool:

@@ -57,6 +57,16 @@ def write_table(path: Path, table: pyarrow.Table, cells: Iterable[tuple[Mapping[
     write_atomic(path, buffer.getvalue())
 
 
+def table_bytes(rows: Iterable[Mapping[str, Any]]) -> bytes:
+    """Return the bytes of a parquet file of rows alone."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    buffer = io.BytesIO()
+    pq.write_table(pa.Table.from_pylist([dict(row) for row in rows], schema=sample_schema()), buffer)
+    return buffer.getvalue()
+
+
 def read_entries(path: Path) -> list[tuple[dict[str, Any], dict[str, Any] | None]]:
     """Return manifest and summary of each cell of a file, read from its footer alone.
 

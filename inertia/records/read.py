@@ -155,8 +155,8 @@ def _published(path: Path) -> Iterator[Cell]:
     entries = parquet.read_entries(path)
     done: Counter[str] = Counter()
     if any(summary is None for _, summary in entries):
-        table = parquet.read_table(path, ["cell_id", "status"])
-        done.update(cell for cell, status in zip(*(column.to_pylist() for column in table.columns)) if status == "ok")
+        rows = parquet.read_table(path, ["cell_id", "status"]).to_pylist()
+        done.update(row["cell_id"] for row in rows if row["status"] == "ok")
     for manifest, summary in entries:
         ok = done[manifest["cell_id"]] if summary is None else len(manifest["planned"])
         yield Cell((path,), manifest, summary, ok)

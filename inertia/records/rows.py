@@ -232,6 +232,7 @@ def _parsed(batch: Sequence[tuple[Cell, list[str]]], columns: Sequence[str]) -> 
 
 
 def _published(cells: Sequence[Cell], columns: Sequence[str], check: bool) -> Iterator[_Part | Damage]:
+    import numpy as np
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -245,8 +246,7 @@ def _published(cells: Sequence[Cell], columns: Sequence[str], check: bool) -> It
             own = [cell for cell in cells if cell.sources[0] == path]
             place = pc.index_in(table["cell_id"], value_set=pa.array([cell.id for cell in own], pa.string()))
             table = table.append_column("place", place).filter(pc.is_valid(place)).sort_by("place")
-            found = dict(zip(*(column.to_pylist() for column in pc.value_counts(table["place"]).flatten()), strict=True))
-            counts = [found.get(at, 0) for at in range(len(own))]
+            counts = np.bincount(table["place"].to_numpy(), minlength=len(own)).tolist()
             table = _sorted(table.select(list(columns)), counts)
         except HURT as error:
             yield Damage(path, str(error), None)

@@ -70,10 +70,10 @@ TABLES: Mapping[str, Mapping[str, str]] = {
     "seal": {"cell": "TEXT", "plan_sha256": "TEXT", "rows_sha256": "TEXT", "summary": "TEXT", "session": "TEXT"},
     # A cell's place in an experiment.
     "listing": {"experiment": "TEXT", "profile": "TEXT", "cell": "TEXT", "entry": "TEXT", "listed": "TEXT"},
-    # A sealed cell that W&B has.
-    "mirrored": {"cell": "TEXT", "rows_sha256": "TEXT", "run": "TEXT"},
+    # A sealed cell that W&B has, as it confirmed.
+    "mirrored": {"cell": "TEXT", "rows_sha256": "TEXT", "mode": "TEXT", "project": "TEXT", "run": "TEXT"},
 }
-_KEYS = {"batch": 2, "sample": 3, "listing": 3, "mirrored": 2}
+_KEYS = {"batch": 2, "sample": 3, "listing": 3, "mirrored": 4}
 
 
 class CorruptRecord(RuntimeError):
@@ -230,7 +230,7 @@ def reading(path: Path) -> Iterator[sqlite3.Connection]:
             for statement in schema():
                 nothing.execute(statement)
             yield nothing
-    except sqlite3.Error as error:
+    except (sqlite3.Error, UnicodeDecodeError) as error:
         raise CorruptRecord(f"{path}: {error}") from error
 
 

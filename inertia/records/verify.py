@@ -29,7 +29,8 @@ def verify(source: Path) -> tuple[list[Cell], list[Damage]]:
     """
     damages = [damage for path in sources(source) if path.suffix != ".parquet" for damage in check_store(path)]
     read = load(source, _CHECKED)
-    damages += read.damages
+    hurt = {name for damage in damages for name in damage.cells or ()}
+    damages += [damage for damage in read.damages if damage.cells is None or not hurt.issuperset(damage.cells)]
     rows = {name: column.to_pylist() for name, column in zip(_CHECKED, read.table.columns, strict=True)}
     start, counts = 0, [0] * len(read.cells)
     for place in read.place.tolist():
@@ -37,8 +38,9 @@ def verify(source: Path) -> tuple[list[Cell], list[Damage]]:
     for cell, count in zip(read.cells, counts, strict=True):
         own = {name: column[start : start + count] for name, column in rows.items()}
         start += count
-        damages += [Damage(cell.sources[0], f"cell {cell.id}: {problem}", (cell.id,)) for problem in _problems(cell, own)]
-    hurt = {name for damage in damages for name in damage.cells or ()}
+        problems = (f"cell {cell.id}: {problem}" for problem in _problems(cell, own))
+        damages += [Damage(cell.sources[0], problem, (cell.id,)) for problem in problems]
+    hurt |= {name for damage in damages for name in damage.cells or ()}
     return [cell for cell in read.cells if cell.id not in hurt], list(dict.fromkeys(damages))
 
 
@@ -74,7 +76,9 @@ def _bad_rows(connection: sqlite3.Connection, table: str) -> Iterator[dict[str, 
             yield dict(zip(columns, values, strict=True))
 
 
-def _hurt(connection: sqlite3.Connection, table: str, row: Mapping[str, Any], known: tuple[str, ...]) -> tuple[str, ...]:
+def _hurt(
+    connection: sqlite3.Connection, table: str, row: Mapping[str, Any], known: tuple[str, ...]
+) -> tuple[str, ...]:
     """Return the cells that a damaged row is about, all of the file where that cannot be told."""
     if table == "cell":
         given = "c" + hashlib.sha256(str(row["identity"]).encode("utf-8", "replace")).hexdigest()[:11]

@@ -12,8 +12,10 @@ from inertia import backbones
 from inertia.experiments.cells import Cell
 from inertia.experiments.config import RunConfig
 from inertia.records.canonical import canonical_json
+from inertia.records.export import table_path, write_experiment
 from inertia.records.listing import listed
 from inertia.records.redact import redact_text
+from inertia.records.store import CorruptRecord
 
 Entries = Mapping[tuple[str, str], Sequence[Mapping[str, Any]]]
 
@@ -66,6 +68,25 @@ def rows_of(before: Entries, experiment: str, profile: str, cells: Sequence[Cell
         }
         for entry in entries
     ]
+
+
+def write_tables(results: Path, cells: Sequence[Cell], *, changed: bool) -> None:
+    """Write what is recorded of the cells' experiments as one parquet file each; what stops that is only logged.
+
+    Args:
+        results: the folder of results.
+        cells: of jobs.
+        changed: whether to write files that are there already.
+    """
+    ids = {cell.id for cell in cells if cell.config.experiment_name is not None}
+    for key, entries in listed(results / "runs").items() if ids and (results / "runs").is_dir() else ():
+        if ids.isdisjoint(entry["cell_id"] for entry in entries):
+            continue
+        try:
+            if changed or not table_path(results, *key).exists():
+                write_experiment(results, *key)
+        except (CorruptRecord, OSError, ValueError) as error:
+            log.warning("%s %s is not written as parquet: %s", *key, error)
 
 
 def entry_of(cell: Cell, profile: str) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from inertia.experiments.answers import Asker
 from inertia.experiments.cells import Cell, Outcome, cells_of, groups_of, plan_of
 from inertia.experiments.config import RunConfig
 from inertia.experiments.decode import decode_example, make_asker
-from inertia.experiments.indices import listings
+from inertia.experiments.indices import listings, write_tables
 from inertia.experiments.mirroring import mirror
 from inertia.experiments.rows import row_of
 from inertia.paths import results_dir
@@ -46,7 +46,7 @@ def run(
     Args:
         configs: the jobs.
         jobs: their cells (`cells_of`), where the caller has them already: making them reads the data.
-        file: name of the file to write, "local" or the shard's by default.
+        file: name of the file to write, where this is a job of a run elsewhere; "local" or the shard's by default.
 
     Raises:
         OldRecords: the results hold records of another version.
@@ -66,6 +66,8 @@ def run(
             ended = guarded_group(group, known, writer, loaded, bar)
             mirror(ended, writer)
             outcomes.update({outcome.cell.id: outcome for outcome in ended})
+        if file is None:
+            write_tables(results_dir(), cells, changed=writer.store is not None)
     return [outcomes[cell.id] for cell in cells]
 
 

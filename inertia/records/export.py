@@ -42,9 +42,14 @@ def write_experiment(results: Path, experiment: str, profile: str) -> Path:
     entries = listed(results / "runs").get((experiment, profile))
     if entries is None:
         raise FileNotFoundError(f"no records of {experiment} at profile {profile} in {results / 'runs'}")
-    path = results / "local" / f"{experiment}.{profile}.parquet"
+    path = table_path(results, experiment, profile)
     _write(results / "runs", [entry["cell_id"] for entry in entries], path, unsealed=True)
     return path
+
+
+def table_path(results: Path, experiment: str, profile: str) -> Path:
+    """Return where the end of a run leaves an experiment for people to read."""
+    return results / "local" / f"{experiment}.{profile}.parquet"
 
 
 def _write(root: Path, cell_ids: Iterable[str], path: Path, *, unsealed: bool) -> None:

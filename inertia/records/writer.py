@@ -290,7 +290,8 @@ class Writer:
                     for cell in cells.values()
                     if cell.missing and not _says(found.get(cell.id), own, cell.planned)
                 ]
-                self.write(cell=fresh, batch=[{"prompts": key, "id": each.id, "plan": each.plan} for each in new])
+                if fresh or new:
+                    self.write(cell=fresh, batch=[{"prompts": key, "id": each.id, "plan": each.plan} for each in new])
             yield Group(cells, problems, batches)
 
     def record(self, batch: str, made: Sequence[tuple[CellWriter, Mapping[str, Any]]]) -> None:

@@ -47,6 +47,7 @@ def launch(configs: Sequence[RunConfig], jobs: Sequence[Sequence[Cell]]) -> list
         OSError: its cluster cannot be reached or refuses.
     """
     from inertia.experiments import run as harness
+    from inertia.experiments.indices import write_tables
 
     launcher = configs[0].launcher
     if isinstance(launcher, Local):
@@ -59,6 +60,7 @@ def launch(configs: Sequence[RunConfig], jobs: Sequence[Sequence[Cell]]) -> list
     works = divide(left, shards=launcher.shards, groups_per_job=launcher.groups_per_job, results=results_dir())
     problems = _run_elsewhere(launcher, left, works) if works else {}
     after = {outcome.cell.id: outcome for outcome in harness.standing(left)} if works else {}
+    write_tables(results_dir(), cells, changed=bool(works))
     return [_said(after[cell.id], problems) if cell.id in after else before[cell.id] for cell in cells]
 
 

@@ -7,7 +7,7 @@ A file of records is in `store`, writing to it in `writer`, how far cells are in
 
 from inertia.records.attempts import DuplicateRow
 from inertia.records.export import export, write_experiment
-from inertia.records.frame import read_samples, sample_table, samples
+from inertia.records.frame import read_samples, sample_table
 from inertia.records.identity import cell_id, identity_sha256
 from inertia.records.listing import listed
 from inertia.records.lock import CellLocked
@@ -42,7 +42,6 @@ __all__ = [
     "read_samples",
     "sample_schema",
     "sample_table",
-    "samples",
     "verify",
     "write_experiment",
 ]

@@ -4,28 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
 from inertia.records.canonical import canonical_json
 from inertia.records.names import names
 from inertia.records.read import Cell, refuse, require_sealed
 from inertia.records.rows import Rows, load
-from inertia.records.schema import COLUMNS, sample_schema
+from inertia.records.schema import COLUMNS
 
 if TYPE_CHECKING:
-    import numpy
     import pandas
     import pyarrow
 
 NULL = "none"
 _NULLABLE = {"int32": "Int32", "int64": "Int64", "float64": "float64", "bool": "boolean"}
 _FILLED = {"int32": "int32", "int64": "int64", "float64": "float64", "bool": "bool"}
+Unsealed = Literal["include", "skip", "refuse"]
 
 
 def read_samples(
     source: Path,
     *,
-    unsealed: Literal["include", "skip", "refuse"] = "include",
+    unsealed: Unsealed = "include",
     columns: Sequence[str] | None = None,
     check: bool = True,
     cells: Collection[str] | None = None,
@@ -51,34 +51,28 @@ def read_samples(
 
     Raises:
         Unsealed: with `unsealed="refuse"`, naming the cells.
-        ValueError: for an unknown column.
+        ValueError: for an unknown column, or an identity field with the name of a record's column.
         FileNotFoundError, OldRecords, CorruptRecord: as `read_cells`.
     """
-    rows = _chosen(source, columns, unsealed, check, cells)
-    return _frame({name: _series(name, rows.table[name]) for name in rows.table.column_names}, rows)
-
-
-def samples(cells: Sequence[Cell], columns: Sequence[str] | None = None) -> pandas.DataFrame:
-    """Return the table of `read_samples` for cells that were read already."""
     import numpy as np
-    import pyarrow as pa
+    import pandas as pd
 
-    chosen = [name for name in COLUMNS if columns is None or name in columns]
-    table = pa.Table.from_pylist([dict(row) for cell in cells for row in cell.rows], schema=sample_schema())
-    place = np.repeat(np.arange(len(cells)), [len(cell.rows) for cell in cells])
-    return _frame({name: _series(name, table[name]) for name in chosen}, Rows(list(cells), table, place, []))
+    rows = _chosen(source, columns, unsealed, check, cells)
+    frame = {name: _series(name, rows.table[name]) for name in rows.table.column_names}
+    dtypes = {"cell_sealed": "bool", "cell_planned": "int64"}
+    for name, per_cell in {**_about(rows.cells), **_identity_columns(rows.cells)}.items():
+        values = np.empty(len(per_cell), dtype=object)
+        values[:] = per_cell
+        frame[name] = pd.Series(values[rows.place], dtype="object").astype(dtypes.get(name, "object"))
+    return pd.DataFrame(frame)
 
 
 def sample_table(
-    source: Path,
-    *,
-    columns: Sequence[str] | None = None,
-    unsealed: Literal["include", "skip", "refuse"] = "include",
-    check: bool = False,
+    source: Path, *, columns: Sequence[str] | None = None, unsealed: Unsealed = "include", check: bool = False
 ) -> pyarrow.Table:
-    """Return all samples as an Arrow table, one row per (cell, example), for DuckDB and others; as `read_samples`.
+    """Return all samples as an Arrow table for DuckDB and others; arguments and errors as `read_samples`.
 
-    Columns: the chosen ones of the record, then those of `cell_columns`.
+    Columns: the chosen ones of the record, then those of `with_cell_columns`.
     """
     return with_cell_columns(_chosen(source, columns, unsealed, check, None))
 
@@ -92,49 +86,12 @@ def with_cell_columns(rows: Rows) -> pyarrow.Table:
     """
     import pyarrow as pa
 
-    table = rows.table
     named = [names(cell.manifest) for cell in rows.cells]
-    about = {name: code([getattr(each, name) for each in named]) for name in ("backbone", "benchmark", "policy")}
-    for name, coded in {**about, **_about(rows.cells), **identity_columns(rows.cells)}.items():
-        table = table.append_column(name, _arrow(coded.values).take(pa.array(coded.codes[rows.place])))
+    called = {name: [getattr(each, name) for each in named] for name in ("backbone", "benchmark", "policy")}
+    table, place = rows.table, pa.array(rows.place)
+    for name, per_cell in {**called, **_about(rows.cells), **_identity_columns(rows.cells)}.items():
+        table = table.append_column(name, _one_type(per_cell).take(place))
     return table
-
-
-class Coded(NamedTuple):
-    """One value per cell, as codes into the distinct values.
-
-    Attributes:
-        values: the distinct values, in order of appearance.
-        codes: [cells], places in `values`.
-    """
-
-    values: list[Any]
-    codes: numpy.ndarray
-
-
-def code(values: Sequence[Any]) -> Coded:
-    """Return the distinct values and where each is; 1, 1.0 and True are three values."""
-    import numpy as np
-
-    places: dict[tuple[type, Any], int] = {}
-    codes = [places.setdefault((type(value), value), len(places)) for value in values]
-    return Coded([value for _, value in places], np.asarray(codes, dtype=np.int64))
-
-
-def identity_columns(cells: Iterable[Cell]) -> dict[str, Coded]:
-    """Return the flattened identities as sorted columns; a value that is null or absent is "none".
-
-    Raises:
-        ValueError: for an identity field with the name of a record column.
-    """
-    flat = [dict(flatten(cell.identity)) for cell in cells]
-    found = sorted({name for identity in flat for name in identity})
-    clashing = [name for name in found if name in COLUMNS]
-    if clashing:
-        raise ValueError(
-            f"identity field {clashing[0]!r} has the name of a record column: nest it, as in 'benchmark.task'"
-        )
-    return {name: code([identity.get(name, NULL) for identity in flat]) for name in found}
 
 
 def flatten(identity: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
@@ -149,7 +106,7 @@ def flatten(identity: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str
 
 
 def _chosen(
-    source: Path, columns: Sequence[str] | None, unsealed: str, check: bool, ids: Collection[str] | None
+    source: Path, columns: Sequence[str] | None, unsealed: Unsealed, check: bool, ids: Collection[str] | None
 ) -> Rows:
     import numpy as np
 
@@ -159,33 +116,27 @@ def _chosen(
     refuse(rows.damages, rows.cells, ids)
     if unsealed == "refuse":
         require_sealed(rows.cells)
-    if unsealed == "include":
-        return rows
-    sealed = np.array([cell.sealed for cell in rows.cells], dtype=bool)
+    sealed = np.array([cell.sealed or unsealed == "include" for cell in rows.cells], dtype=bool)
     kept = sealed[rows.place]
-    cells = [cell for cell in rows.cells if cell.sealed]
+    cells = [cell for cell, keep in zip(rows.cells, sealed, strict=True) if keep]
     return Rows(cells, rows.table.filter(kept), (np.cumsum(sealed) - 1)[rows.place[kept]], [])
 
 
-def _about(cells: Sequence[Cell]) -> dict[str, Coded]:
+def _about(cells: Sequence[Cell]) -> dict[str, list[Any]]:
     return {
-        "cell_label": code([cell.label for cell in cells]),
-        "cell_sealed": code([cell.sealed for cell in cells]),
-        "cell_planned": code([len(cell.manifest["planned"]) for cell in cells]),
+        "cell_label": [cell.label for cell in cells],
+        "cell_sealed": [cell.sealed for cell in cells],
+        "cell_planned": [len(cell.manifest["planned"]) for cell in cells],
     }
 
 
-def _frame(record: Mapping[str, Any], rows: Rows) -> pandas.DataFrame:
-    import numpy as np
-    import pandas as pd
-
-    columns = dict(record)
-    dtypes = {"cell_sealed": "bool", "cell_planned": "int64"}
-    for name, coded in {**_about(rows.cells), **identity_columns(rows.cells)}.items():
-        values = np.empty(len(coded.values), dtype=object)
-        values[:] = coded.values
-        columns[name] = pd.Series(values[coded.codes[rows.place]], dtype="object").astype(dtypes.get(name, "object"))
-    return pd.DataFrame(columns)
+def _identity_columns(cells: Sequence[Cell]) -> dict[str, list[Any]]:
+    flat = [dict(flatten(cell.identity)) for cell in cells]
+    found = sorted({name for identity in flat for name in identity})
+    for name in found:
+        if name in COLUMNS:
+            raise ValueError(f"identity field {name!r} has the name of a record column: nest it, as 'benchmark.task'")
+    return {name: [identity.get(name, NULL) for identity in flat] for name in found}
 
 
 def _series(name: str, column: pyarrow.ChunkedArray) -> pandas.Series:
@@ -206,14 +157,11 @@ def _series(name: str, column: pyarrow.ChunkedArray) -> pandas.Series:
     return pd.Series(values, dtype=values.dtype)
 
 
-def _arrow(values: Sequence[Any]) -> pyarrow.Array:
-    """Return distinct values as one array of one type."""
+def _one_type(values: Sequence[Any]) -> pyarrow.Array:
     import pyarrow as pa
 
     kinds = {type(value) for value in values if value != NULL}
-    number = {(bool,): pa.bool_(), (int,): pa.int64(), (float,): pa.float64()}.get(tuple(kinds))
-    if kinds == {int, float}:
-        number = pa.float64()
-    if number is not None:
-        return pa.array([None if value == NULL else value for value in values], number)
+    for allowed, kind in (({bool}, pa.bool_()), ({int}, pa.int64()), ({int, float}, pa.float64())):
+        if kinds and kinds <= allowed:
+            return pa.array([None if value == NULL else value for value in values], kind)
     return pa.array([value if isinstance(value, str) else canonical_json(value) for value in values], pa.string())

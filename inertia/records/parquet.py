@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from inertia.records.atomic import write_atomic
 from inertia.records.identity import identity_sha256
-from inertia.records.schema import COLUMNS, check_version, sample_schema
+from inertia.records.schema import COLUMNS, check_version, sample_schema, schema_of
 from inertia.records.store import CorruptRecord
 
 if TYPE_CHECKING:
@@ -109,13 +109,6 @@ def read_table(path: Path, columns: Sequence[str]) -> pyarrow.Table:
     if missing:
         raise CorruptRecord(f"{path}: columns {missing} are missing")
     return _opened(lambda: file.read(list(columns)).select(list(columns)).cast(schema_of(columns)), path)
-
-
-def schema_of(columns: Sequence[str]) -> pyarrow.Schema:
-    """Return the schema of some columns of the record."""
-    import pyarrow as pa
-
-    return pa.schema([sample_schema().field(name) for name in columns])
 
 
 def _opened(read: Any, path: Path) -> Any:

@@ -18,7 +18,7 @@ from inertia.records.schema import NewerSchema, check_version, make_row
 from inertia.records.store import CorruptRecord, reading, rows
 
 # What is wrong with one cell or one file, and no matter of the others.
-_HURT = (CorruptRecord, DuplicateRow, NewerSchema, sqlite3.Error, ValueError, TypeError, KeyError)
+HURT = (CorruptRecord, DuplicateRow, NewerSchema, sqlite3.Error, ValueError, TypeError, KeyError)
 
 
 T = TypeVar("T")
@@ -110,7 +110,7 @@ def progress(
     for cell in sorted(parts):
         try:
             found[cell] = _union(cell, parts[cell])
-        except (*_HURT, IdentityClash) as error:
+        except (*HURT, IdentityClash) as error:
             damage.append(Damage(next(iter(parts[cell])), f"cell {cell}: {error}", (cell,)))
     return found, damage
 
@@ -155,7 +155,7 @@ def _gather(
                 for cell in _cells(connection, wanted):
                     try:
                         found.setdefault(cell, {})[path] = read(connection, cell)
-                    except _HURT as error:
+                    except HURT as error:
                         damage.append(Damage(path, f"{path}: {error}", (cell,)))
         except CorruptRecord as error:
             damage.append(Damage(path, str(error), None))

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pandas as pd
 
 from inertia.records import cell_id, open_cell
+from inertia.records.writer import writing
 from inertia.reports.index import Cell, Index
 from inertia.reports.provenance import Provenance
 from inertia.reports.source import Source
@@ -75,7 +77,7 @@ def write_runs(results: Path, scores: Scores, profile: str = "laptop", length: i
             results / "runs", identity, label=f"{task}", planned=planned, config={}, provenance=provenance
         ) as cell:
             for i, value in enumerate(values):
-                if planned[i] in cell.rows:
+                if planned[i] in cell.good:
                     continue
                 if value is None:
                     cell.append_failure(planned[i], i, "it broke", task=task, length=length)
@@ -93,20 +95,24 @@ def write_runs(results: Path, scores: Scores, profile: str = "laptop", length: i
                 "task": task,
                 "length": length,
                 "planned": len(values),
+                "scale": profile,
+                "backbone": "tiny",
+                "backbone_label": LABEL,
+                "profile": profile,
             }
         )
-    index = {
-        "experiment": "table05",
-        "profile": profile,
-        "scale": profile,
-        "backbone": "tiny",
-        "backbone_label": LABEL,
-        "cells": entries,
-    }
-    path = results / "experiments" / f"table05__{profile}.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(index), encoding="utf-8")
+    list_entries(results / "runs", "table05", profile, entries)
     return [entry["cell_id"] for entry in entries]
+
+
+def list_entries(runs: Path, experiment: str, profile: str, entries: Sequence[Mapping]) -> None:
+    """List cells in an experiment as a run does."""
+    now = datetime.now(UTC).isoformat(timespec="microseconds")
+    key = {"experiment": experiment, "profile": profile, "listed": now}
+    with writing(runs, "local", dict) as writer:
+        writer.write(
+            listing=[{**key, "cell": each["cell_id"], "entry": json.dumps(each)} for each in entries]
+        )
 
 
 def _axes(alpha: float | None) -> dict:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 from reports_data import needle_scores, write_runs
 
 from inertia.records import CorruptRecord, Unsealed
+from inertia.records.store import files, reading, row_hash, rows
 from inertia.reports import make_figure, make_table
 from inertia.reports.__main__ import main
 from inertia.reports.publish import publish
@@ -72,12 +74,13 @@ def test_another_profile_leaves_the_reference_files_alone(tmp_path):
 
 def test_an_altered_record_is_refused(tmp_path):
     write_runs(tmp_path, {("vt", 0.0): [0.0, 1.0]})
-    (folder,) = (tmp_path / "runs").glob("*__c*")
-    rows = folder / "samples.parquet"
-    from inertia.records.table import from_parquet, to_parquet
-
-    found = from_parquet(rows)[0]
-    rows.write_bytes(to_parquet([{**found[0], "score": 1.0}, *found[1:]]))
+    (path,) = files(tmp_path / "runs")
+    with reading(path) as connection:
+        row = next(rows(connection, "sample"))
+    row["row"] = row["row"].replace('"score":0', '"score":1')
+    with sqlite3.connect(path) as connection:
+        changed = (row["row"], row_hash("sample", row.values()), row["example"])
+        connection.execute("UPDATE sample SET row = ?, hash = ? WHERE example = ?", changed)
     with pytest.raises(CorruptRecord, match="changed after the seal"):
         make_table(5, origin="runs", results=tmp_path)
 
@@ -111,7 +114,7 @@ def test_finishing_the_run_completes_the_table(tmp_path):
             "run `python -m inertia -m experiment=table05 profile=nowhere`",
         ),
         (["table", "5", "--source", "published"], "table05.laptop.json missing"),
-        (["publish", "table05"], "table05__laptop.json missing"),
+        (["publish", "table05"], "not listed in"),
     ],
 )
 def test_what_is_missing_is_named_with_the_fix(arguments, message, tmp_path, monkeypatch, capsys):
@@ -122,7 +125,7 @@ def test_what_is_missing_is_named_with_the_fix(arguments, message, tmp_path, mon
 
 def test_a_broken_index_is_named(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("INERTIA_RESULTS", str(tmp_path))
-    path = tmp_path / "experiments" / "table05__laptop.json"
+    path = tmp_path / "published" / "table05.laptop.json"
     path.parent.mkdir()
     path.write_text('{"experiment": "table05"}')
     assert main(["table", "5"]) == 2

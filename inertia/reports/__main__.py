@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 from inertia.paths import results_dir
-from inertia.records import CorruptRecord, DuplicateCell, DuplicateRow, NewerSchema, Unsealed
+from inertia.records import CorruptRecord, DuplicateRow, NewerSchema, OldRecords, Unsealed
 from inertia.reports.fidelity_table import fidelity_table
 from inertia.reports.make import make_figure, make_table
 from inertia.reports.publish import publish
@@ -18,7 +18,7 @@ from inertia.reports.table import Table
 from inertia.reports.terminal import show
 from inertia.reports.write import REFERENCE_PROFILE, write_table
 
-_BAD_RECORDS = (CorruptRecord, DuplicateCell, DuplicateRow, NewerSchema, Unsealed)
+_BAD_RECORDS = (CorruptRecord, DuplicateRow, NewerSchema, OldRecords, Unsealed)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

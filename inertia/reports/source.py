@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from inertia.records import read_cell, read_cells, samples
-from inertia.records.layout import find_cell, read_manifest
-from inertia.reports.index import Index, read_index
+from inertia.records import listed, read_cells, read_samples
+from inertia.reports.index import Index, parse_index, read_index
 from inertia.reports.provenance import Provenance, of_manifests
 from inertia.reports.write import REFERENCE_PROFILE
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-    from inertia.records import Cell
 
 Origin = Literal["runs", "published", "auto"]
 
@@ -39,21 +37,25 @@ def load_source(results: Path, experiment: str, profile: str, origin: Origin = "
     Raises:
         FileNotFoundError: There are no such records; the message says how to make them.
     """
-    places = {"published": published_index, "runs": local_index}
-    tried = [places[origin]] if origin in places else list(places.values())
-    for place in tried:
-        path = place(results, experiment, profile)
-        if path.is_file():
-            index = read_index(path)
-            cells = (
-                _from_runs(results / "runs", index) if place is local_index else _from_published(path, index)
-            )
-            return Source(index, samples(cells), of_manifests(cell.manifest for cell in cells))
-    missing = " and ".join(str(place(results, experiment, profile)) for place in tried)
-    there = sorted(path.stem for path in (results / "experiments").glob("*__*.json"))
-    hint = f"local runs there are: {', '.join(there)} (experiment__profile); " if there else ""
+    local, published = results / "runs", published_index(results, experiment, profile)
+    listings = local_listings(results)
+    if origin != "runs" and published.is_file():
+        index, root = read_index(published), published.with_suffix(".parquet")
+    elif origin != "published" and (experiment, profile) in listings:
+        index, root = index_of(experiment, profile, listings[experiment, profile]), local
+    else:
+        index, root = None, local
+    if index is not None:
+        # A cell that was never started, or killed before its plan was written, has nothing to read: incomplete 0/n.
+        ids = [cell.cell_id for cell in index.cells]
+        manifests = [cell.manifest for cell in read_cells(root, ids)]
+        return Source(index, read_samples(root, cells=ids), of_manifests(manifests))
+    missing = {"runs": f"not listed in {local}", "published": f"{published} missing"}
+    tried = [missing[origin]] if origin in missing else [missing["published"], missing["runs"]]
+    there = [f"{name} {of}" for name, of in sorted(listings)]
+    hint = f"local runs there are: {', '.join(there)} (experiment, profile); " if there else ""
     raise FileNotFoundError(
-        f"no records of {experiment} at profile {profile}: {missing} missing; {hint}"
+        f"no records of {experiment} at profile {profile}: {' and '.join(tried)}; {hint}"
         f"run `python -m inertia -m experiment={experiment} profile={profile}` first, or your own sweep with "
         f"experiment_name={experiment} profile_name={profile}"
     )
@@ -61,27 +63,24 @@ def load_source(results: Path, experiment: str, profile: str, origin: Origin = "
 
 def the_profile(results: Path, experiment: str) -> str:
     """Return the profile that an experiment is looked up under when none is named: the reference, or its only one."""
-    found = {path.stem.split("__", 1)[1] for path in (results / "experiments").glob(f"{experiment}__*.json")}
+    found = {profile for name, profile in local_listings(results) if name == experiment}
     found |= {path.name.split(".")[1] for path in (results / "published").glob(f"{experiment}.*.json")}
     return next(iter(found)) if len(found) == 1 else REFERENCE_PROFILE
 
 
-def local_index(results: Path, experiment: str, profile: str) -> Path:
-    """Return where a run of an experiment leaves its index."""
-    return results / "experiments" / f"{experiment}__{profile}.json"
+def local_listings(results: Path) -> dict[tuple[str, str], list[dict[str, Any]]]:
+    """Return (experiment, profile) -> what local runs list of it."""
+    runs = results / "runs"
+    return listed(runs) if runs.is_dir() else {}
+
+
+def index_of(experiment: str, profile: str, entries: list[dict[str, Any]]) -> Index:
+    """Return the index that the entries of an experiment make up."""
+    labels = "; ".join(dict.fromkeys(entry["backbone_label"] for entry in entries))
+    first = {"scale": entries[0]["scale"], "backbone": entries[0]["backbone"], "backbone_label": labels}
+    return parse_index({"experiment": experiment, "profile": profile, **first, "cells": entries})
 
 
 def published_index(results: Path, experiment: str, profile: str) -> Path:
     """Return where the index of a published experiment lies; its cells lie beside it, as .parquet."""
     return results / "published" / f"{experiment}.{profile}.json"
-
-
-def _from_runs(runs: Path, index: Index) -> list[Cell]:
-    folders = [find_cell(runs, cell_id) for cell_id in dict.fromkeys(cell.cell_id for cell in index.cells)]
-    # A cell that was never started, or killed before its manifest, has nothing to read: incomplete 0/n.
-    return [read_cell(f) for f in folders if f is not None and read_manifest(f) is not None]
-
-
-def _from_published(path: Path, index: Index) -> list[Cell]:
-    wanted = {cell.cell_id for cell in index.cells}
-    return [cell for cell in read_cells(path.with_suffix(".parquet")) if cell.id in wanted]

@@ -18,6 +18,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from inertia.benchmarks.example import Example
+from inertia.experiments import decode
 from inertia.experiments import run as harness
 from inertia.experiments.answers import Answer
 from inertia.experiments.cells import Cell, Outcome
@@ -106,7 +107,7 @@ def answers(batch: list[Cell], example: Example, asker: Any) -> list[Answer]:
 
 def stand_in(setattr_: Any = setattr) -> None:
     """Put the stand-ins into the harness; a test gives `monkeypatch.setattr`."""
-    setattr_(harness, "answers", answers)
+    setattr_(decode, "answers", answers)
     setattr_(harness, "make_asker", lambda *_: SimpleNamespace(renderer=None))
     setattr_(harness, "collect", lambda: {"commit": None})
     setattr_(harness.Loaded, "get", lambda *_: SimpleNamespace(name="stub"))

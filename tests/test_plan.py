@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import sqlite3
 import subprocess
 import sys
 from dataclasses import replace
@@ -378,11 +379,11 @@ def test_what_is_left_counts_the_missing_answers_alone(capsys, results):
 
 def test_a_damaged_cell_is_named_and_counted_as_left(capsys, results):
     (outcome,) = harness.run(jobs_of([*SMALL, "benchmark.examples=1", "method=inertiakv"]))
-    manifest = next((results / "runs").glob(f"*__{outcome.cell.id}")) / "manifest.json"
-    manifest.write_text("{", encoding="utf-8")
+    with sqlite3.connect(results / "runs" / "local.db") as connection:
+        connection.execute("UPDATE cell SET manifest = '{'")
     found = planned(capsys, *SMALL, "benchmark.examples=1", "method=inertiakv")
     assert found["totals"]["answers_left"] == 1
-    assert any(outcome.cell.id in note and "manifest.json" in note for note in found["notes"])
+    assert any(outcome.cell.id in note and "local.db" in note for note in found["notes"])
 
 
 def test_speed_is_measured_on_sealed_records(capsys, results):

@@ -12,7 +12,7 @@ from tqdm import tqdm
 
 from inertia import backbones
 from inertia.benchmarks.render import Renderer
-from inertia.experiments.run import example_seed
+from inertia.experiments.decode import example_seed
 from inertia.lm_eval.asked import Asked, ask, context_chars, encode
 from inertia.lm_eval.decoding import Decoding, decoding
 from inertia.lm_eval.settings import ROLLING, check_requests, settings

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import operator
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from inertia.records.canonical import canonical_json
@@ -73,6 +73,13 @@ def sample_schema() -> pyarrow.Schema:
     }
     fields = [pa.field(name, types[kind], nullable=optional) for name, (kind, optional) in COLUMNS.items()]
     return pa.schema(fields, metadata={"inertia.schema_version": str(SCHEMA_VERSION)})
+
+
+def schema_of(columns: Iterable[str]) -> pyarrow.Schema:
+    """Return the schema of some columns of the record."""
+    import pyarrow as pa
+
+    return pa.schema([sample_schema().field(name) for name in columns])
 
 
 def check_version(version: Any, where: object) -> None:

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from inertia.records.attempts import rows_sha256
 from inertia.records.schema import SCHEMA_VERSION
-from inertia.records.settle import rows_sha256
 from inertia.statistics.interval import interval
 
 

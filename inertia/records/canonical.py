@@ -29,9 +29,7 @@ def _plain(value: Any, where: str) -> Any:
         return int(value)
     if isinstance(value, float):
         if not math.isfinite(value):
-            raise ValueError(
-                f"{where} is {value}: only finite numbers have an identity; use null for 'no value'"
-            )
+            raise ValueError(f"{where} is {value}: only finite numbers have an identity; use null for 'no value'")
         return int(value) if value.is_integer() else float(value)
     if isinstance(value, Mapping):
         return {_key(key, where): _plain(item, f"{where}.{key}") for key, item in value.items()}
@@ -45,7 +43,5 @@ def _plain(value: Any, where: str) -> Any:
 
 def _key(key: Any, where: str) -> str:
     if not isinstance(key, str):
-        raise TypeError(
-            f"{where} has the key {key!r} of type {type(key).__name__}: keys are text, write '{key}'"
-        )
+        raise TypeError(f"{where} has the key {key!r} of type {type(key).__name__}: keys are text, write '{key}'")
     return key

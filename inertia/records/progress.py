@@ -111,7 +111,8 @@ def progress(
         try:
             found[cell] = _union(cell, parts[cell])
         except (*HURT, IdentityClash) as error:
-            damage.append(Damage(next(iter(parts[cell])), f"cell {cell}: {error}", (cell,)))
+            places = ", ".join(map(str, parts[cell]))
+            damage.append(Damage(next(iter(parts[cell])), f"{places}: cell {cell}: {error}", (cell,)))
     return found, damage
 
 

@@ -140,7 +140,7 @@ def _stored(cells: Sequence[Cell], columns: Sequence[str], check: bool) -> Itera
             try:
                 batch.append(_rows_of(cell, connection, check))
             except HURT as error:
-                yield Damage(cell.sources[0], f"cell {cell.id}: {error}", (cell.id,))
+                yield damage_of(cell, error)
                 continue
             size += sum(map(len, batch[-1][1]))
             if size >= _BATCH_BYTES:
@@ -164,11 +164,13 @@ def _rows_of(cell: Cell, connection: Callable[[Path], sqlite3.Connection], check
         except (CorruptRecord, sqlite3.Error) as error:
             raise CorruptRecord(f"{path}: {error}") from None
         found.append((path, texts))
-    texts = [text for _, each in found for text in each]
-    if not cell.sealed or len(texts) != len(cell.manifest["planned"]):
-        # Failed attempts, or the same example in two files.
+    texts, done = [text for _, each in found for text in each], cell.done
+    if not cell.sealed or len(texts) != done:
+        # Failed attempts, the same example in two files, or rows that a run has added to a larger plan meanwhile.
         last = last_attempts((path, map(json.loads, each)) for path, each in found)
-        texts = [canonical_json(row) for row in last.values()]
+        rows_by_name = {name: row for name, row in last.items() if name in set(cell.manifest["planned"])}
+        done = sum(row["status"] == "ok" for row in rows_by_name.values())
+        texts = [canonical_json(row) for row in rows_by_name.values()]
     _check_seal(cell, len(texts), rows_sha256(texts) if check and cell.sealed else None)
     if not sessions:
         raise CorruptRecord(f"{cell.sources[0]}: its session is missing")
@@ -185,7 +187,7 @@ def _rows_of(cell: Cell, connection: Callable[[Path], sqlite3.Connection], check
             for session in ordered
         ],
     }
-    return replace(cell, manifest=manifest), texts
+    return replace(cell, manifest=manifest, done=done), texts
 
 
 def _parsed(batch: Sequence[tuple[Cell, list[str]]], columns: Sequence[str]) -> Iterator[_Part | Damage]:
@@ -209,8 +211,7 @@ def _parsed(batch: Sequence[tuple[Cell, list[str]]], columns: Sequence[str]) -> 
         yield cells, table
     except (pa.ArrowException, *HURT) as error:
         if len(batch) == 1:
-            reason = f"cell {cells[0].id}: {error}; `python -m inertia.records verify` says what is wrong"
-            yield Damage(cells[0].sources[0], reason, (cells[0].id,))
+            yield damage_of(cells[0], f"{error}; `python -m inertia.records verify` says what is wrong")
         else:
             for each in batch:
                 yield from _parsed([each], columns)
@@ -242,7 +243,12 @@ def _published(cells: Sequence[Cell], columns: Sequence[str], check: bool) -> It
                 _check_seal(cell, end - start, rows_sha256(part.to_pylist()) if check and cell.sealed else None)
                 yield [cell], part
             except CorruptRecord as error:
-                yield Damage(path, f"{path}, cell {cell.id}: {error}", (cell.id,))
+                yield damage_of(cell, error)
+
+
+def damage_of(cell: Cell, problem: object) -> Damage:
+    """Return what is wrong with one cell, with the files it is in."""
+    return Damage(cell.sources[0], f"{', '.join(map(str, cell.sources))}: cell {cell.id}: {problem}", (cell.id,))
 
 
 def _check_seal(cell: Cell, count: int, sha256: str | None) -> None:

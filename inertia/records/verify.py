@@ -12,7 +12,7 @@ from typing import Any
 from inertia.records.identity import cell_id
 from inertia.records.progress import Damage
 from inertia.records.read import Cell, sources
-from inertia.records.rows import load
+from inertia.records.rows import damage_of, load
 from inertia.records.store import TABLES, CorruptRecord, reading, row_hash, schema
 
 _CHECKED = ("cell_id", "example_id", "status", "score")
@@ -38,8 +38,7 @@ def verify(source: Path) -> tuple[list[Cell], list[Damage]]:
     for cell, count in zip(read.cells, counts, strict=True):
         own = {name: column[start : start + count] for name, column in rows.items()}
         start += count
-        problems = (f"cell {cell.id}: {problem}" for problem in _problems(cell, own))
-        damages += [Damage(cell.sources[0], problem, (cell.id,)) for problem in problems]
+        damages += [damage_of(cell, problem) for problem in _problems(cell, own)]
     hurt |= {name for damage in damages for name in damage.cells or ()}
     return [cell for cell in read.cells if cell.id not in hurt], list(dict.fromkeys(damages))
 

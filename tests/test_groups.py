@@ -180,7 +180,7 @@ def test_a_second_kill_when_it_goes_on(tmp_path, undisturbed, point):
 
 
 def test_a_kill_before_the_last_seal_leaves_nothing_for_good(tmp_path):
-    killed(tmp_path, "a,b,c", "seal:3")
+    killed(tmp_path, "a,b,c", "seal:2")
     assert len(leftovers(tmp_path)) >= 1
     assert child(tmp_path).returncode == 0
     assert leftovers(tmp_path) == []

@@ -422,7 +422,7 @@ def test_a_preempted_job_goes_back_into_the_queue_and_on_from_its_records(undist
 @pytest.mark.slow
 def test_a_job_that_dies_is_said_with_its_log_and_what_it_did_stays(undisturbed, results):
     """It dies in the second of its groups."""
-    code, out, err = ended(submit(LOCAL_JOBS, results, fault="committed:9"))
+    code, out, err = ended(submit(LOCAL_JOBS, results, fault="committed:8"))
     assert code == 1
     assert json.loads(out.splitlines()[-1]) == {"cells": 4, "sealed": 2, "incomplete": 2}
     assert err.count("ended without a result") == 2 and "its log:" in err

@@ -16,7 +16,14 @@ WHOLE: Part = (1, 1)
 
 
 class CellLocked(RuntimeError):
-    """Another process (or another writer of this one) is writing the cell."""
+    """Another process (or another writer of this one) is writing the cell; `holds` is what it noted in the lock."""
+
+    def __init__(self, what: str, path: Path, holds: Mapping[str, Any]) -> None:
+        super().__init__(
+            f"{what} is being written by process {holds.get('pid', '(unknown)')}: wait for it or stop it, then run the "
+            f"same command again (lock: {path})"
+        )
+        self.holds = holds
 
 
 @contextmanager
@@ -66,10 +73,13 @@ def claimed(folder: Path, cells: Iterable[str], part: Part, what: str) -> Iterat
     taken: dict[str, CellLocked] = {}
     with exclusive(folder / "claims.lock", "the list of claims", wait=True):
         for path in folder.glob("*.claim"):
-            held = _claim(path)
-            if held is not None and _overlap(part, held["part"]):
-                reason = _locked(f"a part of {what}" if part != WHOLE else what, str(held["pid"]), path)
-                taken.update(dict.fromkeys(held["cells"], reason))
+            try:
+                # That of a dead process is removed by this.
+                with exclusive(path, what if part == WHOLE else f"a part of {what}"):
+                    pass
+            except CellLocked as error:
+                if _overlap(part, error.holds["part"]):
+                    taken.update(dict.fromkeys(error.holds["cells"], error))
         mine = [cell for cell in cells if cell not in taken]
         claim = exclusive(folder / f"{secrets.token_hex(6)}.claim", what, holds={"cells": mine, "part": part})
         claim.__enter__()
@@ -79,28 +89,9 @@ def claimed(folder: Path, cells: Iterable[str], part: Part, what: str) -> Iterat
         claim.__exit__(None, None, None)
 
 
-def _claim(path: Path) -> dict[str, Any] | None:
-    """Return what a living process claims; the file of a dead one is removed."""
-    try:
-        text = path.read_text()
-        with exclusive(path, "a claim"):
-            return None
-    except FileNotFoundError:
-        return None
-    except CellLocked:
-        return json.loads(text)
-
-
 def _overlap(one: Part, other: Part) -> bool:
     """Tell whether two parts of a plan have a place in common: k of n holds the places p with p % n == k - 1."""
     return (one[0] - other[0]) % gcd(one[1], other[1]) == 0
-
-
-def _locked(what: str, pid: str, path: Path) -> CellLocked:
-    return CellLocked(
-        f"{what} is being written by process {pid}: wait for it or stop it, then run the same command again (lock: "
-        f"{path})"
-    )
 
 
 def _acquire(path: Path, what: str, wait: bool, holds: Mapping[str, Any]) -> int:
@@ -115,10 +106,10 @@ def _acquire(path: Path, what: str, wait: bool, holds: Mapping[str, Any]) -> int
                 os.write(descriptor, json.dumps(holds).encode("ascii"))
                 return descriptor
         except BlockingIOError:
-            text = os.pread(descriptor, 4096, 0).decode("ascii", "replace")
+            text = os.pread(descriptor, os.fstat(descriptor).st_size, 0)
             os.close(descriptor)
-            pid = text.partition('"pid": ')[2].split(",")[0].strip("} ")
-            raise _locked(what, pid if pid else "(unknown)", path) from None
+            # Empty for a moment, while its holder begins.
+            raise CellLocked(what, path, json.loads(text) if text else {}) from None
         except BaseException:
             os.close(descriptor)
             raise

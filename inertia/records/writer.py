@@ -313,7 +313,7 @@ class Writer:
                 cell.failed[row["example_id"]] = row
 
     def close(self, plans: Sequence[CellPlan]) -> dict[str, Closed | Exception]:
-        """Return cell id -> its summary, or what is wrong with it; seal the cells of which all is there by now.
+        """Return cell id -> its summary, or what is wrong with it; seal those of which all is there by now.
 
         A part whose examples are all recorded, of a cell that is not complete, has a summary of its own. `Incomplete`
         says "incomplete 17/20" with the reasons; whatever it is, the cell loses nothing.
@@ -323,9 +323,17 @@ class Writer:
         closed: dict[str, Closed | Exception] = {}
         for plan in plans:
             try:
-                closed[plan.id] = problems.get(plan.id) or self._close(plan, found.get(plan.id))
-            except (Incomplete, IdentityClash, DuplicateRow, CorruptRecord, OSError, sqlite3.Error) as error:
+                closed[plan.id] = problems.get(plan.id) or _closed(plan, found.get(plan.id))
+            except (Incomplete, IdentityClash, DuplicateRow, CorruptRecord) as error:
                 closed[plan.id] = error
+        complete = [plan for plan in plans if isinstance(closed[plan.id], Closed) and closed[plan.id].sealed]
+        new = [plan for plan in complete if not plan.done(found[plan.id])]
+        if new:
+            fault("seal")
+            try:
+                self._seal([(plan, found[plan.id], closed[plan.id].summary) for plan in new])
+            except OSError as error:
+                closed |= {plan.id: error for plan in new}
         return closed
 
     def end(self, status: str, error: BaseException | None = None) -> None:
@@ -344,33 +352,16 @@ class Writer:
             return CellWriter(plan, plan.planned, set(), {}, self)
         return CellWriter(plan, _whole_plan(plan, known), set(known.good), dict(known.failed), self)
 
-    def _close(self, plan: CellPlan, known: Progress | None) -> Closed:
-        if known is None:
-            raise Incomplete(f"cell {plan.id} is incomplete 0/{len(plan.planned)}: not run; repeat the command")
-        planned = _whole_plan(plan, known)
-        if plan.done(known):
-            return Closed(known.summary, True)
-        ours = plan.ours(planned)
-        lacking = [name for name in ours if name not in known.good]
-        if lacking:
-            done = sum(name in known.good for name in planned)
-            raise Incomplete(
-                f"cell {plan.id} is incomplete {done}/{len(planned)}: {_reasons(lacking, known.failed)}; repeat the "
-                "command, or change what is refused"
-            )
-        rows = last_attempts(attempts(known.sources, [plan.id])[0][plan.id].items())
-        if not known.good.issuperset(planned):
-            part = [rows[name] for name in rows if name in set(ours)]
-            return Closed(summarise({**known.manifest, "planned": ours}, part, len(part)), False)
-        summary = summarise({**known.manifest, "planned": planned}, rows.values(), known.attempts)
-        fault("seal")
+    def _seal(self, complete: Iterable[tuple[CellPlan, Progress, Mapping[str, Any]]]) -> None:
         own = self.opened().path
-        seal = {"cell": plan.id, "plan_sha256": plan_sha256(planned), "rows_sha256": summary["rows_sha256"]}
-        self.write(
-            cell=[] if _says(known, own, planned) else [_cell_row(plan, planned)],
-            seal=[{**seal, "summary": canonical_json(summary)}],
-        )
-        return Closed(summary, True)
+        cells, seals = [], []
+        for plan, known, summary in complete:
+            planned = _whole_plan(plan, known)
+            if not _says(known, own, planned):
+                cells.append(_cell_row(plan, planned))
+            hashes = {"plan_sha256": plan_sha256(planned), "rows_sha256": summary["rows_sha256"]}
+            seals.append({"cell": plan.id, **hashes, "summary": canonical_json(summary)})
+        self.write(cell=cells, seal=seals)
 
 
 @contextmanager
@@ -427,6 +418,33 @@ def _whole_plan(plan: CellPlan, known: Progress) -> tuple[str, ...]:
     if known.identity != canonical_json(plan.identity):
         raise IdentityClash(f"the records hold another identity under the id {plan.id}: keep them under two roots")
     return known.planned if plan.done(known) else with_tried(plan.planned, known.good | known.failed.keys())
+
+
+def _closed(plan: CellPlan, known: Progress | None) -> Closed:
+    """Return the summary of a cell that is complete, or of our part of it.
+
+    Raises:
+        Incomplete: an example of our part is not ok.
+        IdentityClash, DuplicateRow: as the records say.
+    """
+    if known is None:
+        raise Incomplete(f"cell {plan.id} is incomplete 0/{len(plan.planned)}: not run; repeat the command")
+    if plan.done(known):
+        return Closed(known.summary, True)
+    planned = _whole_plan(plan, known)
+    ours = plan.ours(planned)
+    lacking = [name for name in ours if name not in known.good]
+    if lacking:
+        done = sum(name in known.good for name in planned)
+        raise Incomplete(
+            f"cell {plan.id} is incomplete {done}/{len(planned)}: {_reasons(lacking, known.failed)}; repeat the "
+            "command, or change what is refused"
+        )
+    rows = last_attempts(attempts(known.sources, [plan.id])[0][plan.id].items())
+    if known.good.issuperset(planned):
+        return Closed(summarise({**known.manifest, "planned": planned}, rows.values(), known.attempts), True)
+    part = [row for name, row in rows.items() if name in set(ours)]
+    return Closed(summarise({**known.manifest, "planned": ours}, part, len(part)), False)
 
 
 def _planned(cells: Sequence[CellWriter], recorded: Iterable[Batch]) -> tuple[list[Batch], list[Batch]]:

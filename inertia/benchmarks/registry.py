@@ -26,7 +26,8 @@ from inertia.benchmarks.example import Example
 
 if TYPE_CHECKING:
     from inertia.benchmarks.render import Renderer
-    from inertia.benchmarks.sources import Loads, Rows, Source
+    from inertia.benchmarks.rows import Rows, Schema
+    from inertia.benchmarks.sources import Loads, Source, Text
 
 NAMES = ("ruler", "longbench", "longbench_v2", "niah", "recite")
 GENERATE = "generate"
@@ -53,17 +54,17 @@ def default_source(name: str) -> Source | None:
 class Kept:
     """A source that reads each of its files once."""
 
-    source: Source
+    source: Loads
     read: dict[str, Rows] = field(default_factory=dict, hash=False, compare=False)
-    texts: dict[str, Any] = field(default_factory=dict, hash=False, compare=False)
+    texts: dict[str, Text] = field(default_factory=dict, hash=False, compare=False)
 
-    def load(self, name: str) -> Rows:
-        """Return the rows called `name`."""
+    def load(self, name: str, schema: Schema) -> Rows:
+        """Return the rows called `name`; a benchmark asks for each of its names under one schema."""
         if name not in self.read:
-            self.read[name] = self.source.load(name)
+            self.read[name] = self.source.load(name, schema)
         return self.read[name]
 
-    def load_text(self, name: str) -> Any:
+    def load_text(self, name: str) -> Text:
         """Return the text called `name`."""
         if name not in self.texts:
             self.texts[name] = self.source.load_text(name)
@@ -100,6 +101,18 @@ class Benchmark:
     def identity(self, task: str, length: int | None) -> dict[str, Any]:
         """Return everything that can change an example."""
         return self.module.identity(task, length, self.seed, **self._source)
+
+    def check(self, task: str, length: int | None, renderer: Renderer, context_window: int) -> None:
+        """Accept a task and length that can be asked of a model, known by its tokenizer and window alone.
+
+        The data are read, the official cut is computed and the first example is made: a second or two, no weights.
+
+        Raises:
+            ValueError: the length or the window is too short, or the data are none (`DataError`).
+            FileNotFoundError: the data are not there.
+        """
+        fitted = self.renderer(task, renderer, context_window)
+        next(iter(self.examples(task, length, 1, fitted)), None)
 
     def score(self, example: Example, prediction: str) -> float:
         """Return the official score, in [0, 1]."""

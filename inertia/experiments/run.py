@@ -209,6 +209,7 @@ def decode_missing(group: list[Cell], journal: Group, loaded: Loaded, bar: tqdm)
     """
     cells = {cell.id: cell for cell in group}
     missing = {name: frozenset(writer.missing) for name, writer in journal.writers.items()}
+    check(group[0])
     backbone = loaded.get(group[0].config)
     bench, task, length = group[0].benchmark, group[0].task, group[0].length
     asker = make_asker(backbone, bench, task, group[0].config.execution)
@@ -232,6 +233,19 @@ def decode_missing(group: list[Cell], journal: Group, loaded: Loaded, bar: tqdm)
                         rows[cell.id] = row_of(writer, cell, example, index, result, batch_id(used[-1]))
         journal.record(example.id, used, rows)
         bar.update(len(lacking))
+
+
+def check(cell: Cell) -> None:
+    """Accept a cell whose examples can be asked of its model; its tokenizer says so before the weights are loaded.
+
+    Raises:
+        ValueError: the length, the window or the data are not such.
+    """
+    from inertia.benchmarks.render import Renderer
+
+    backbone = cell.config.backbone
+    renderer = Renderer(backbones.load_tokenizer(backbone), backbone.chat_template)
+    cell.benchmark.check(cell.task, cell.length, renderer, backbone.context_window)
 
 
 def shard_sessions(cell: Cell) -> dict[str, Any]:

@@ -10,11 +10,10 @@ from typing import Any
 
 from inertia.benchmarks.example import Example
 from inertia.benchmarks.longbench.prompts import template
+from inertia.benchmarks.longbench.schema import schema
 from inertia.benchmarks.longbench.tasks import HUB, find
 from inertia.benchmarks.render import Renderer
-from inertia.benchmarks.sources import DataError, Loads, Rows, require
-
-_FIELDS = ("context", "answers", "length")
+from inertia.benchmarks.sources import Loads
 
 
 def examples(
@@ -26,7 +25,7 @@ def examples(
     *,
     source: Loads = HUB,
 ) -> Iterator[Example]:
-    """Yield the first `count` rows of `task` (all, if it has fewer) in the order of the file.
+    """Yield the first `count` rows of `task` that serve (all, if it has fewer) in the order of the file.
 
     Nothing is cut here: give the renderer `max_prompt_tokens` (see `prompt_limit`), which cuts in the middle
     as the official code does, and pass it through `task_renderer`, which knows the tasks without template.
@@ -41,17 +40,17 @@ def examples(
 
     Raises:
         ValueError: If the task is unknown, a length is given or `count` is negative.
-        DataError: If a row lacks a field or two rows have one id.
+        DataError: If no row serves.
     """
     _check(task, length, count)
-    return _examples(task, count, source.load(task))
+    rows = islice(source.load(task, schema(task)).data, count)
+    return (_example(task, row) for row in rows)
 
 
 def ids(task: str, length: int | None, count: int, seed: int, *, source: Loads = HUB) -> list[str]:
     """Return the ids of the examples that `examples` would yield for the same arguments."""
     _check(task, length, count)
-    rows = source.load(task).rows
-    return [_id(task, index, row) for index, row in enumerate(islice(rows, count))]
+    return [_id(task, row) for row in islice(source.load(task, schema(task)).data, count)]
 
 
 def identity(task: str, length: int | None, seed: int, *, source: Loads = HUB) -> dict[str, Any]:
@@ -62,7 +61,7 @@ def identity(task: str, length: int | None, seed: int, *, source: Loads = HUB) -
     Raises:
         ValueError: If the task is unknown.
     """
-    kind = find(task)
+    kind, rows = find(task), source.load(task, schema(task))
     return {
         "name": "longbench",
         "task": task,
@@ -70,7 +69,8 @@ def identity(task: str, length: int | None, seed: int, *, source: Loads = HUB) -
         "parameters": asdict(kind),
         "rouge": version("rouge") if kind.metric == "rouge_l" else None,
         "prompt_sha256": template(task).sha256,
-        "rows_sha256": source.load(task).sha256,
+        "rows_sha256": rows.sha256,
+        "rows_refused": len(rows.refused),
     }
 
 
@@ -110,43 +110,27 @@ def _check(task: str, length: int | None, count: int) -> None:
         raise ValueError(f"count is {count}; allowed: at least 0")
 
 
-def _id(task: str, index: int, row: Mapping[str, Any]) -> str:
-    return f"{task}/{row.get('_id', f'{index:04d}')}"
+def _id(task: str, row: Mapping[str, Any]) -> str:
+    return f"{task}/{row['_id'] if row['_id'] is not None else format(row['row'], '04d')}"
 
 
-def _examples(task: str, count: int, data: Rows) -> Iterator[Example]:
-    seen: set[str] = set()
-    for index, row in enumerate(islice(data.rows, count)):
-        example = _example(task, index, row, index in data.sanitised)
-        if example.id in seen:
-            raise DataError(f"LongBench {task}: two rows have the id {example.id}")
-        seen.add(example.id)
-        yield example
-
-
-def _example(task: str, index: int, row: Mapping[str, Any], sanitised: bool) -> Example:
-    where = f"LongBench {task}, row {index}"
-    asked = "input" if "input" in row else "question"
-    require(row, (*_FIELDS, asked), where)
-    answers = row["answers"]
-    if not isinstance(answers, list) or not answers or not all(isinstance(text, str) for text in answers):
-        raise DataError(f"{where}: answers must be a list of at least one text, got {answers!r}")
+def _example(task: str, row: Mapping[str, Any]) -> Example:
     kind, prompt = find(task), template(task)
     return Example(
-        id=_id(task, index, row),
+        id=_id(task, row),
         task=task,
         length=None,
         context=prompt.before + row["context"],
-        question=prompt.question(row[asked]),
+        question=prompt.question(row["input"]),
         answer_prefix="",
-        references=tuple(answers),
+        references=tuple(row["answers"]),
         max_new_tokens=kind.max_new_tokens,
         metadata={
             "words": row["length"],
-            "all_classes": row.get("all_classes"),
+            "all_classes": row["all_classes"],
             "chat_template": kind.chat_template,
             "stop": list(kind.stop),
             "min_new_tokens": kind.min_new_tokens,
-            "sanitised": sanitised,
+            "sanitised": row["sanitised"],
         },
     )

@@ -32,6 +32,11 @@ class Template(NamedTuple):
         return self.after.replace(_QUESTION, text)
 
     @property
+    def asks(self) -> bool:
+        """Whether a question is part of the prompt."""
+        return _QUESTION in self.after
+
+    @property
     def sha256(self) -> str:
         """Hash of the template as it is used."""
         return hashlib.sha256(f"{self.before}{_CONTEXT}{self.after}".encode()).hexdigest()

@@ -8,16 +8,17 @@ from functools import partial
 from importlib.metadata import version
 from itertools import accumulate
 from random import Random
-from typing import Any, Protocol
+from typing import Any
 
 from inertia.benchmarks.example import Example
 from inertia.benchmarks.niah.tasks import find
 from inertia.benchmarks.niah.texts import INTRODUCTION, NeedleText, needle, noise, sentences, wording_sha256
 from inertia.benchmarks.render import Renderer
+from inertia.benchmarks.rows import DataError
 from inertia.benchmarks.ruler.seeding import rng
 from inertia.benchmarks.ruler.sizing import largest_fitting
 from inertia.benchmarks.ruler.wording import word_lists
-from inertia.benchmarks.sources import DataError, Text
+from inertia.benchmarks.sources import Loads
 
 GENERATOR_VERSION = 1
 """Raise it whenever the same arguments would give another example."""
@@ -26,15 +27,8 @@ ESSAYS = "PaulGrahamEssays"
 """The name under which the essay tasks ask a source for their text."""
 
 
-class LoadsText(Protocol):
-    """Whatever gives a running text by name: a `Source`, or a `Text` already read."""
-
-    def load_text(self, name: str) -> Text:
-        """Return the text called `name`."""
-
-
 def examples(
-    task: str, length: int, count: int, seed: int, renderer: Renderer, *, source: LoadsText | None = None
+    task: str, length: int, count: int, seed: int, renderer: Renderer, *, source: Loads | None = None
 ) -> Iterator[Example]:
     """Yield examples 0 to `count - 1`; number i stands at depth i modulo the number of depths.
 
@@ -60,13 +54,13 @@ def examples(
     return (_example(task, length, index, seed, renderer, essay) for index in range(count))
 
 
-def ids(task: str, length: int, count: int, seed: int, *, source: LoadsText | None = None) -> list[str]:
+def ids(task: str, length: int, count: int, seed: int, *, source: Loads | None = None) -> list[str]:
     """Return the ids of the examples that `examples` would yield for the same arguments."""
     _check(task, count)
     return [_id(task, length, index) for index in range(count)]
 
 
-def identity(task: str, length: int, seed: int, *, source: LoadsText | None = None) -> dict[str, Any]:
+def identity(task: str, length: int, seed: int, *, source: Loads | None = None) -> dict[str, Any]:
     """Return every field, besides the renderer's, that can change an example or its score; JSON-able.
 
     Raises:
@@ -155,7 +149,7 @@ def _check(task: str, count: int) -> None:
         raise ValueError(f"count is {count}; allowed: at least 0")
 
 
-def _check_source(task: str, source: LoadsText | None) -> None:
+def _check_source(task: str, source: Loads | None) -> None:
     wants = find(task).haystack == "essay"
     if wants and source is None:
         raise ValueError(f"needle task {task!r} needs essays: give a source, or use the task needle_noise")
@@ -163,7 +157,7 @@ def _check_source(task: str, source: LoadsText | None) -> None:
         raise ValueError(f"needle task {task!r} makes its own haystack and takes no source")
 
 
-def _essay(task: str, source: LoadsText | None) -> tuple[str, ...] | None:
+def _essay(task: str, source: Loads | None) -> tuple[str, ...] | None:
     _check_source(task, source)
     if source is None:
         return None

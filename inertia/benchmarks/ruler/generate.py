@@ -18,8 +18,9 @@ from inertia.benchmarks.ruler.questions import Questions
 from inertia.benchmarks.ruler.seeding import rng
 from inertia.benchmarks.ruler.sizing import largest_fitting
 from inertia.benchmarks.ruler.tasks import find, need
-from inertia.benchmarks.ruler.texts import LoadsTexts, describe, missing, read
+from inertia.benchmarks.ruler.texts import describe, missing, read
 from inertia.benchmarks.ruler.wording import word_lists, wording
+from inertia.benchmarks.sources import Loads
 
 GENERATOR_VERSION = 1
 """Raise it whenever the same arguments would give another example."""
@@ -31,7 +32,7 @@ _ATTEMPTS = 100
 
 
 def examples(
-    task: str, length: int, count: int, seed: int, renderer: Renderer, *, source: LoadsTexts | None = None
+    task: str, length: int, count: int, seed: int, renderer: Renderer, *, source: Loads | None = None
 ) -> Iterator[Example]:
     """Yield examples 0 to `count - 1`; each depends on (seed, task, length, index), renderer and texts alone.
 
@@ -72,7 +73,7 @@ def examples(
     return _generate(task, length, _available(texts, count), seed, renderer, texts)
 
 
-def ids(task: str, length: int, count: int, seed: int, *, source: LoadsTexts | None = None) -> list[str]:
+def ids(task: str, length: int, count: int, seed: int, *, source: Loads | None = None) -> list[str]:
     """Return the ids of examples 0 to `count - 1`, without making them; they do not depend on the seed.
 
     Raises:
@@ -85,7 +86,7 @@ def _id(task: str, length: int, index: int) -> str:
     return f"{task}/{length}/{index:04d}"
 
 
-def shortest(task: str, renderer: Renderer, *, source: LoadsTexts | None = None) -> int:
+def shortest(task: str, renderer: Renderer, *, source: Loads | None = None) -> int:
     """Return the least length, new tokens included, at which `task` can be generated.
 
     It is the smallest form of the largest of 8 fixed draws; a draw that comes out longer still is drawn again.
@@ -114,7 +115,7 @@ def data_version() -> dict[str, Any]:
     }
 
 
-def identity(task: str, length: int, seed: int, *, source: LoadsTexts | None = None) -> dict[str, Any]:
+def identity(task: str, length: int, seed: int, *, source: Loads | None = None) -> dict[str, Any]:
     """Return every field, besides the renderer's, that can change an example of this data set; JSON-able.
 
     A source plays no part where the task needs no outside text.
@@ -134,7 +135,7 @@ def identity(task: str, length: int, seed: int, *, source: LoadsTexts | None = N
     }
 
 
-def _texts(task: str, source: LoadsTexts | None) -> Texts:
+def _texts(task: str, source: Loads | None) -> Texts:
     find(task)
     name = need(task)
     if name is None:

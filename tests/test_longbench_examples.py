@@ -119,9 +119,9 @@ def test_the_table_of_tasks_is_the_official_one():
 
 def test_limits_are_those_of_the_official_models():
     windows = (4096, 8192, 16384, 32768, 131072)
-    assert [longbench.prompt_limit(window) for window in windows] == [3500, 7500, 15500, 31500, 127500]
+    assert [longbench.limit("qasper", window, 40) for window in windows] == [3500, 7500, 15500, 31500, 127500]
     with pytest.raises(ValueError, match="at least 2048"):
-        longbench.prompt_limit(1024)
+        longbench.limit("qasper", 1024, 40)
 
 
 def test_context_and_question_are_the_user_turn_and_fields_in_the_text_stay(tmp_path):

@@ -166,11 +166,11 @@ def test_an_empty_group_has_no_percentage():
 
 
 def test_limits():
-    assert v2.prompt_limit("zero_shot", 131_072, 40) == 120_000
-    assert v2.prompt_limit("zero_shot", 8192, 40) == 8192 - 128 - 40
-    assert v2.prompt_limit("cot", 8192, 40) == 8192 - 1024 - 40
+    assert v2.limit("zero_shot", 131_072, 40) == 120_000
+    assert v2.limit("zero_shot", 8192, 40) == 8192 - 128 - 40
+    assert v2.limit("cot", 8192, 40) == 8192 - 1024 - 40
     with pytest.raises(ValueError, match="window of 128 tokens leaves no room"):
-        v2.prompt_limit("zero_shot", 128, 0)
+        v2.limit("zero_shot", 128, 0)
 
 
 def test_real_rows():

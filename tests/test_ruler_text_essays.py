@@ -20,8 +20,8 @@ from test_ruler_text_sources import ESSAY, Words, real, write
 from inertia.benchmarks.ruler import NEEDS_TEXT, TASKS, examples
 from inertia.benchmarks.ruler.essays import Essays
 from inertia.benchmarks.ruler.haystacks import DEPTHS, spread
-from inertia.benchmarks.ruler.seeding import rng
 from inertia.benchmarks.ruler.texts import ESSAYS, read
+from inertia.benchmarks.seeding import rng
 
 UUID = r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}"
 TASKS_WITH_ESSAYS = tuple(task for task, name in NEEDS_TEXT.items() if name == ESSAYS)

@@ -85,7 +85,7 @@ def test_all_documents_of_a_hotpot_question_are_shown(tmp_path: Path) -> None:
 def test_a_longer_example_holds_all_documents_of_a_shorter_one(tmp_path: Path) -> None:
     from inertia.benchmarks.ruler import find
     from inertia.benchmarks.ruler.generate import _setting
-    from inertia.benchmarks.ruler.seeding import rng
+    from inertia.benchmarks.seeding import rng
 
     texts = read(SQUAD, write(tmp_path))
     draw = find("qa_1").prepare(_setting("qa_1", 4096, 0, Words(), texts))

@@ -245,7 +245,7 @@ def test_examples_fit_and_one_more_unit_would_not(task: str, tmp_path: Path) -> 
 
     from inertia.benchmarks.ruler import find
     from inertia.benchmarks.ruler.generate import _example, _setting
-    from inertia.benchmarks.ruler.seeding import rng
+    from inertia.benchmarks.seeding import rng
 
     source, render = write(tmp_path), Words()
     texts = read(need(task), source)

@@ -11,7 +11,6 @@ from pathlib import Path
 import pyarrow
 import pyarrow.parquet
 import pytest
-from datasets import Features, List, Value
 from hypothesis import given
 from hypothesis import strategies as st
 from outside_data import here, real, rows_file
@@ -32,17 +31,10 @@ ROWS = [
 
 
 SCHEMA = Schema(
-    Features(
-        {
-            "_id": Value("string"),
-            "context": Value("string"),
-            "answers": List(Value("string")),
-            "length": Value("int64"),
-        }
-    ),
+    {"_id": str, "context": str, "answers": [str], "length": int},
     optional=frozenset({"_id", "length"}),
 )
-LOOSE = Schema(SCHEMA.features, optional=frozenset(SCHEMA.features))
+LOOSE = Schema(SCHEMA.fields, optional=frozenset(SCHEMA.fields))
 
 
 def jsonl(rows: list[dict]) -> bytes:
@@ -62,7 +54,7 @@ def write(folder: Path, name: str, rows: list[dict]) -> Path:
 
 
 def taken(rows) -> list[dict]:
-    return [{name: row[name] for name in SCHEMA.features} for row in rows.data]
+    return [{name: row[name] for name in SCHEMA.fields} for row in rows.data]
 
 
 @pytest.mark.parametrize("suffix", [".jsonl", ".jsonl.gz", ".json", ".json.gz", ".parquet"])

@@ -122,6 +122,14 @@ class Benchmark:
         """Return further numbers by name."""
         return self.module.diagnostics(example.task, prediction, example.references, example.metadata)
 
+    def reference_answer(self, example: Example) -> str:
+        """Return the reference answer as a text that a model could have written, "" where an example has none.
+
+        Where the benchmark has no rule of its own it is the first: any would do, and data sets list theirs first.
+        """
+        written = getattr(self.module, "reference_answer", lambda example: example.references[0])
+        return written(example) if example.references else ""
+
     def renderer(self, task: str, renderer: Renderer, context_window: int) -> Renderer:
         """Return the renderer of a task's prompts: its template rule, and the official cut for this window."""
         adapt = getattr(self.module, "task_renderer", None)

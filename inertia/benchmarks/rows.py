@@ -16,19 +16,17 @@ import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
-
-import pyarrow
-import pyarrow.parquet
-from datasets import Dataset, Features, List, Value
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from inertia.benchmarks.render import sanitise
+
+if TYPE_CHECKING:
+    from datasets import Dataset, Features
 
 log = logging.getLogger(__name__)
 
 ROW_SUFFIXES = (".jsonl", ".json", ".parquet")
 
-_TYPES = {"string": str, "int64": int, "bool": bool}
 _BLANKS = re.compile(r"[ \t\r\n]*")
 _SHOWN = 3
 
@@ -68,18 +66,25 @@ class Schema:
     """What each row must hold. Other fields of a row play no part.
 
     Attributes:
-        features: fields and types: text, whole numbers, truth values, lists and nested fields of them.
+        fields: by name `str`, `int` or `bool`, a list with the type of its items, or a mapping of nested fields.
         optional: fields that may be missing or null.
         unique: field whose values differ from row to row, where it is given; or None.
-        within: a row of the file -> the rows it stands for, in the shape that `features` state.
+        within: a row of the file -> the rows it stands for, in the shape that `fields` state.
         check: raises `RowError` for what types cannot say.
     """
 
-    features: Features
+    fields: Mapping[str, Any]
     optional: frozenset[str] = frozenset()
     unique: str | None = None
     within: Callable[[Mapping[str, Any]], Iterable[Part]] = itself
     check: Callable[[Mapping[str, Any]], None] = accept
+
+    @property
+    def features(self) -> Features:
+        """The fields as `datasets` states them, with two more: `row` and `sanitised` (see `Rows`)."""
+        from datasets import Features
+
+        return Features(_feature({**self.fields, "row": int, "sanitised": bool}))
 
 
 class Raw(NamedTuple):
@@ -132,6 +137,8 @@ def rows_of(name: str, file_name: str, content: bytes, file_sha256: str, schema:
     Raises:
         DataError: the file as a whole cannot be read, or no row of it serves.
     """
+    from datasets import Dataset
+
     good, refused, seen = [], [], {}
     raws = list(_raws(file_name, content))
     for number, raw in enumerate(raws):
@@ -141,7 +148,7 @@ def rows_of(name: str, file_name: str, content: bytes, file_sha256: str, schema:
             try:
                 if isinstance(part, RowError):
                     raise part
-                row = _fitted(schema.features, part, "", schema.optional)
+                row = _fitted(schema.fields, part, "", schema.optional)
                 schema.check(row)
                 _claim(schema.unique, row, seen, raw.place)
                 good.append(row | flags)
@@ -155,8 +162,8 @@ def rows_of(name: str, file_name: str, content: bytes, file_sha256: str, schema:
         log.warning("%s: %d rows refused, %d taken: %s", file_name, len(refused), len(good), shown)
     entries = {f"{number:06d}": raw.sha256 for number, raw in enumerate(raws)}
     identity = hashlib.sha256(json.dumps(entries).encode()).hexdigest()
-    features = Features({**schema.features, "row": Value("int64"), "sanitised": Value("bool")})
-    return Rows(name, Dataset.from_list(good, features=features), tuple(refused), identity, file_sha256)
+    data = Dataset.from_list(good, features=schema.features)
+    return Rows(name, data, tuple(refused), identity, file_sha256)
 
 
 def not_blank(*names: str) -> Callable[[Mapping[str, Any]], None]:
@@ -182,22 +189,29 @@ def sanitised(value: Any) -> Any:
     return value
 
 
-def _fitted(feature: Any, value: Any, name: str, optional: frozenset[str]) -> Any:
-    """Return the part of a value that a feature states, nothing of it converted."""
+def _feature(kind: Any) -> Any:
+    from datasets import List, Value
+
+    if isinstance(kind, list):
+        return List(_feature(kind[0]))
+    if isinstance(kind, Mapping):
+        return {name: _feature(inner) for name, inner in kind.items()}
+    return Value({str: "string", int: "int64", bool: "bool"}[kind])
+
+
+def _fitted(kind: Any, value: Any, name: str, optional: frozenset[str]) -> Any:
+    """Return the part of a value that its kind states, nothing of it converted."""
     if value is None and name in optional:
         return None
-    if isinstance(feature, Value):
-        if type(value) is not _TYPES[feature.dtype]:
-            raise RowError(name, f"{_TYPES[feature.dtype].__name__} wanted, got {_shown(value)}")
+    wanted = kind if isinstance(kind, type) else type(kind)
+    if type(value) is not wanted:
+        raise RowError(name, f"{wanted.__name__} wanted, got {_shown(value)}")
+    if isinstance(kind, type):
         return value
-    if isinstance(feature, List):
-        if not isinstance(value, list):
-            raise RowError(name, f"list wanted, got {_shown(value)}")
-        return [_fitted(feature.feature, each, f"{name}[{i}]", optional) for i, each in enumerate(value)]
-    if not isinstance(value, Mapping):
-        raise RowError(name, f"object wanted, got {_shown(value)}")
+    if isinstance(kind, list):
+        return [_fitted(kind[0], each, f"{name}[{i}]", optional) for i, each in enumerate(value)]
     found = {}
-    for key, inner in feature.items():
+    for key, inner in kind.items():
         full = f"{name}.{key}" if name else key
         if key not in value and full not in optional:
             raise RowError(full, f"missing, there are: {', '.join(value) or 'none'}")
@@ -268,6 +282,9 @@ def _items(file_name: str, content: bytes) -> Iterator[Raw]:
 
 
 def _records(file_name: str, content: bytes) -> Iterator[Raw]:
+    import pyarrow
+    import pyarrow.parquet
+
     try:
         table = pyarrow.parquet.read_table(io.BytesIO(content))
     except (pyarrow.ArrowException, OSError) as error:
@@ -288,5 +305,5 @@ def _raw(place: str, value: Any) -> Raw:
     text = json.dumps(value, sort_keys=True, ensure_ascii=True, separators=(",", ":"), default=repr)
     digest = hashlib.sha256(text.encode()).hexdigest()
     if not isinstance(value, dict):
-        return Raw(place, None, f"object wanted, got {_shown(value)}", digest)
+        return Raw(place, None, f"dict wanted, got {_shown(value)}", digest)
     return Raw(place, value, "", digest)

@@ -13,8 +13,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from datasets import Features, Value
-
 from inertia.benchmarks.render import sanitise
 from inertia.benchmarks.rows import ROW_SUFFIXES, DataError, Rows, Schema, rows_of
 
@@ -22,7 +20,7 @@ TEXT_SUFFIX = ".txt"
 
 _KINDS = ("hub", "path")
 _REVISION = re.compile(r"[0-9a-f]{40}")
-_TEXT = Schema(Features({"text": Value("string")}))
+_TEXT = Schema({"text": str})
 
 
 @dataclass(frozen=True)
@@ -158,13 +156,9 @@ def _check_pin(source: Source, file_name: str, digest: str) -> None:
     if not source.pins:
         return
     if file_name not in source.pins:
-        raise DataError(
-            f"{file_name} has no pin; pinned are: {', '.join(source.pins)}; its sha256 is {digest}"
-        )
+        raise DataError(f"{file_name} has no pin; pinned are: {', '.join(source.pins)}; its sha256 is {digest}")
     if (expected := source.pins[file_name]) != digest:
-        raise DataError(
-            f"{file_name} has changed: expected sha256 {expected}, found {digest}; fetch it again"
-        )
+        raise DataError(f"{file_name} has changed: expected sha256 {expected}, found {digest}; fetch it again")
 
 
 def _locate(source: Source, path: str, name: str, suffixes: tuple[str, ...]) -> Path:
@@ -175,9 +169,7 @@ def _locate(source: Source, path: str, name: str, suffixes: tuple[str, ...]) -> 
     found = [folder / (name + ending) for ending in endings if (folder / (name + ending)).is_file()]
     if len(found) != 1:
         have = ", ".join(file.name for file in found) or "none"
-        raise FileNotFoundError(
-            f"{path} must hold exactly one of {name}{{{','.join(endings)}}}; found: {have}"
-        )
+        raise FileNotFoundError(f"{path} must hold exactly one of {name}{{{','.join(endings)}}}; found: {have}")
     return found[0]
 
 

@@ -14,6 +14,7 @@ from inertia.benchmarks.longbench.schema import schema
 from inertia.benchmarks.longbench.tasks import HUB, find
 from inertia.benchmarks.render import Renderer
 from inertia.benchmarks.sources import Loads
+from inertia.benchmarks.tasks import at_least, no_length
 
 
 def examples(
@@ -27,30 +28,19 @@ def examples(
 ) -> Iterator[Example]:
     """Yield the first `count` rows of `task` that serve (all, if it has fewer) in the order of the file.
 
-    Nothing is cut here: give the renderer `max_prompt_tokens` (see `prompt_limit`), which cuts in the middle
-    as the official code does, and pass it through `task_renderer`, which knows the tasks without template.
-
-    Args:
-        task: A name in `TASKS`.
-        length: None; LongBench has no nominal lengths.
-        count: Number of examples.
-        seed: Plays no part; the rows are fixed.
-        renderer: Plays no part.
-        source: The data; the official field `input` or the mirrors' `question` both serve.
+    Seed and renderer play no part. Nothing is cut here: `limit` says where the renderer cuts in the middle as the
+    official code does, and `task_renderer` knows the tasks without template.
 
     Raises:
         ValueError: If the task is unknown, a length is given or `count` is negative.
         DataError: If no row serves.
     """
-    _check(task, length, count)
-    rows = islice(source.load(task, schema(task)).data, count)
-    return (_example(task, row) for row in rows)
+    return (_example(task, row) for row in _rows(task, length, count, source))
 
 
 def ids(task: str, length: int | None, count: int, seed: int, *, source: Loads = HUB) -> list[str]:
     """Return the ids of the examples that `examples` would yield for the same arguments."""
-    _check(task, length, count)
-    return [_id(task, row) for row in islice(source.load(task, schema(task)).data, count)]
+    return [_id(task, row) for row in _rows(task, length, count, source)]
 
 
 def identity(task: str, length: int | None, seed: int, *, source: Loads = HUB) -> dict[str, Any]:
@@ -82,10 +72,10 @@ def task_renderer(task: str, renderer: Renderer) -> Renderer:
     return renderer if find(task).chat_template else replace(renderer, chat_template=False)
 
 
-def prompt_limit(context_window: int) -> int:
-    """Return the official limit on prompt tokens for a model's window: 500 below its nominal thousands.
+def limit(task: str, context_window: int, overhead: int) -> int:
+    """Return the official limit on prompt tokens of any task: 500 below the window's nominal thousands.
 
-    For instance 3,500 for 4,096; 7,500 for 8,192; 31,500 for 32,768.
+    For instance 3,500 for 4,096; 7,500 for 8,192; 31,500 for 32,768. The template comes on top and plays no part.
 
     Raises:
         ValueError: If the window is below 2,048 tokens.
@@ -97,17 +87,11 @@ def prompt_limit(context_window: int) -> int:
     return context_window // 1024 * 1000 - 500
 
 
-def limit(task: str, context_window: int, overhead: int) -> int:
-    """Return the official limit on prompt tokens of any task; the template comes on top and plays no part."""
-    return prompt_limit(context_window)
-
-
-def _check(task: str, length: int | None, count: int) -> None:
+def _rows(task: str, length: int | None, count: int, source: Loads) -> Iterator[Mapping[str, Any]]:
     find(task)
-    if length is not None:
-        raise ValueError(f"LongBench has no nominal lengths, got {length}; set length to null")
-    if count < 0:
-        raise ValueError(f"count is {count}; allowed: at least 0")
+    no_length("LongBench", length)
+    at_least(0, count=count)
+    return islice(source.load(task, schema(task)).data, count)
 
 
 def _id(task: str, row: Mapping[str, Any]) -> str:

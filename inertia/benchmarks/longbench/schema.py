@@ -6,23 +6,12 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from datasets import Features, List, Value
-
 from inertia.benchmarks.longbench.metrics import PARAGRAPH
 from inertia.benchmarks.longbench.prompts import template
 from inertia.benchmarks.longbench.tasks import find
 from inertia.benchmarks.rows import Part, RowError, Schema, not_blank
 
-FEATURES = Features(
-    {
-        "_id": Value("string"),
-        "input": Value("string"),
-        "context": Value("string"),
-        "answers": List(Value("string")),
-        "length": Value("int64"),
-        "all_classes": List(Value("string")),
-    }
-)
+FIELDS = {"_id": str, "input": str, "context": str, "answers": [str], "length": int, "all_classes": [str]}
 """The official fields that are used; `length` counts words."""
 
 # What the metric looks for in every reference: one without it scores 0 whatever is said, or cannot be scored.
@@ -47,7 +36,7 @@ def schema(task: str) -> Schema:
         if (gold := _GOLD.get(kind.metric)) and not all(map(gold.search, row["answers"])):
             raise RowError("answers", f"each must hold {gold.pattern!r}, got {row['answers']!r}")
 
-    return Schema(FEATURES, frozenset({"_id", "all_classes"}), "_id", _spelled, check)
+    return Schema(FIELDS, frozenset({"_id", "all_classes"}), "_id", _spelled, check)
 
 
 def _spelled(row: Mapping[str, Any]) -> Iterable[Part]:

@@ -38,9 +38,7 @@ class Share(NamedTuple):
     count: int
 
 
-def score(
-    task: str, prediction: str, references: Sequence[str], metadata: Mapping[str, Any] | None = None
-) -> float:
+def score(task: str, prediction: str, references: Sequence[str], metadata: Mapping[str, Any] | None = None) -> float:
     """Return 1 if the official extraction finds the right letter in `prediction`, else 0.
 
     Args:
@@ -103,8 +101,7 @@ def table(outcomes: Iterable[Outcome]) -> dict[str, Share]:
     """
     every = list(outcomes)
     members = {
-        group: [item for item in every if group in ("overall", item.difficulty, item.length)]
-        for group in GROUPS
+        group: [item for item in every if group in ("overall", item.difficulty, item.length)] for group in GROUPS
     }
     return {group: _share(items) for group, items in members.items()}
 

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from inertia.benchmarks.tasks import finder
+
 HAYSTACKS = ("noise", "essay")
 
 NINE_DEPTHS = tuple(i / 8 for i in range(9))
@@ -76,13 +78,4 @@ GRIDS: Mapping[str, Grid] = MappingProxyType(
 )
 """`paper` is the 12 x 9 map, `paper_short` the lengths added for Score-Free, `laptop` is for small models."""
 
-
-def find(name: str) -> Needle:
-    """Return the task called `name`.
-
-    Raises:
-        ValueError: If there is none.
-    """
-    if name not in TASKS:
-        raise ValueError(f"unknown needle task {name!r}; available: {', '.join(TASKS)}")
-    return TASKS[name]
+find = finder("needle", TASKS)

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from inertia.benchmarks.tasks import finder
+
 VALUES = ("words", "numbers")
 
 
@@ -50,13 +52,4 @@ TASKS: Mapping[str, Recite] = MappingProxyType(
     }
 )
 
-
-def find(name: str) -> Recite:
-    """Return the task called `name`.
-
-    Raises:
-        ValueError: there is none.
-    """
-    if name not in TASKS:
-        raise ValueError(f"unknown recite task {name!r}; available: {', '.join(TASKS)}")
-    return TASKS[name]
+find = finder("recite", TASKS)

@@ -15,9 +15,9 @@ from inertia.benchmarks.ruler.draw import Draw, Parts, Setting, Stream, Task
 from inertia.benchmarks.ruler.fwe import FrequentWords
 from inertia.benchmarks.ruler.niah import Niah
 from inertia.benchmarks.ruler.qa import QuestionAnswering
-from inertia.benchmarks.ruler.sizing import largest_fitting
 from inertia.benchmarks.ruler.vt import VariableTracking
 from inertia.benchmarks.ruler.wording import Wording, split
+from inertia.benchmarks.sizing import largest_fitting
 
 PREFIX = "lm_eval_"
 """What the names of these tasks begin with: their numbers are never RULER's."""

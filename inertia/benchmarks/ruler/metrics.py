@@ -26,9 +26,7 @@ def string_match_part(prediction: str, references: Sequence[str]) -> float:
     return float(max(_hits(prediction, references)))
 
 
-def score(
-    task: str, prediction: str, references: Sequence[str], metadata: Mapping[str, Any] | None = None
-) -> float:
+def score(task: str, prediction: str, references: Sequence[str], metadata: Mapping[str, Any] | None = None) -> float:
     """Return the official score of one answer, in [0, 1]; the published number is the mean times 100.
 
     Args:

@@ -10,8 +10,9 @@ from uuid import UUID
 from inertia.benchmarks.ruler.draw import Draw, Parts, Setting, Stream
 from inertia.benchmarks.ruler.essays import Essays
 from inertia.benchmarks.ruler.haystacks import Haystack, haystacks, prose
-from inertia.benchmarks.ruler.seeding import official_shuffle
-from inertia.benchmarks.ruler.wording import WordLists, split
+from inertia.benchmarks.ruler.wording import split
+from inertia.benchmarks.seeding import official_shuffle
+from inertia.benchmarks.words import WordLists
 
 _KINDS = ("words", "numbers", "uuids")
 

@@ -8,8 +8,8 @@ from functools import cache
 
 from inertia.benchmarks.ruler.draw import Draw, Parts, Setting, Stream
 from inertia.benchmarks.ruler.questions import Question, Questions
-from inertia.benchmarks.ruler.seeding import official_shuffle
 from inertia.benchmarks.ruler.wording import qa_wording
+from inertia.benchmarks.seeding import official_shuffle
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from datasets import Features, List, Value
-
 from inertia.benchmarks.rows import DataError, Part, RowError, Rows, Schema, not_blank
 
 
@@ -164,15 +162,7 @@ def _check_hotpot(row: Mapping[str, Any]) -> None:
 
 
 SQUAD = Schema(
-    Features(
-        {
-            "title": Value("string"),
-            "context": Value("string"),
-            "question": Value("string"),
-            "answers": {"text": List(Value("string"))},
-            "is_impossible": Value("bool"),
-        }
-    ),
+    {"title": str, "context": str, "question": str, "answers": {"text": [str]}, "is_impossible": bool},
     optional=frozenset({"is_impossible"}),
     within=_squad_parts,
     check=_check_squad,
@@ -180,13 +170,7 @@ SQUAD = Schema(
 """The Hub's rows, a question each; the official file's are brought into their shape. No answer: unanswerable."""
 
 HOTPOT = Schema(
-    Features(
-        {
-            "question": Value("string"),
-            "answer": Value("string"),
-            "context": {"title": List(Value("string")), "sentences": List(List(Value("string")))},
-        }
-    ),
+    {"question": str, "answer": str, "context": {"title": [str], "sentences": [[str]]}},
     within=_hotpot_parts,
     check=_check_hotpot,
 )

@@ -13,6 +13,7 @@ from inertia.benchmarks.ruler.niah import Niah
 from inertia.benchmarks.ruler.qa import QuestionAnswering
 from inertia.benchmarks.ruler.texts import ESSAYS, HOTPOT, SQUAD
 from inertia.benchmarks.ruler.vt import VariableTracking
+from inertia.benchmarks.tasks import finder
 
 TASKS: Mapping[str, Task] = MappingProxyType(
     {
@@ -57,17 +58,7 @@ OFFICIAL = tuple(TASKS)[:13]
 COMPARISON: Mapping[str, Task] = MappingProxyType({PREFIX + name: LmEval(plain(TASKS[name])) for name in OFFICIAL})
 """The official tasks as lm-eval 0.4.13 makes and scores them: for comparison with its numbers, and nothing else."""
 
-
-def find(name: str) -> Task:
-    """Return the task called `name`.
-
-    Raises:
-        ValueError: If the task is unknown.
-    """
-    known = {**TASKS, **COMPARISON}
-    if name not in known:
-        raise ValueError(f"unknown RULER task {name!r}; available: {', '.join(known)}")
-    return known[name]
+find = finder("RULER", {**TASKS, **COMPARISON})
 
 
 def need(name: str) -> str | None:

@@ -9,8 +9,8 @@ from random import Random
 from typing import NamedTuple
 
 from inertia.benchmarks.ruler.draw import Draw, Parts, Setting, Stream
-from inertia.benchmarks.ruler.sizing import largest_fitting
 from inertia.benchmarks.ruler.wording import Wording, split
+from inertia.benchmarks.sizing import largest_fitting
 
 _EXAMPLE_TOKENS = 500
 _SMALLEST_NOISE = 5
@@ -102,9 +102,7 @@ class VariableTracking:
         return [_Chain(str(rng.randrange(10000, 99999)), part) for part in parts]
 
 
-def _texts(
-    wording: Wording, chains: list[_Chain], rng: Random, noises: int
-) -> tuple[str, str, str, list[float]]:
+def _texts(wording: Wording, chains: list[_Chain], rng: Random, noises: int) -> tuple[str, str, str, list[float]]:
     """Context, question, answer prefix, and the depths of the first chain's assignments."""
     lines = [wording.noise] * noises
     depths: list[float] = []

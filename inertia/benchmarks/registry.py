@@ -9,8 +9,11 @@ A benchmark is a package `inertia.benchmarks.<name>` with
     diagnostics(task, prediction, references, metadata)            further numbers by name
     identity(task, length, seed, [source=])                        everything that can change an example
 
-and optionally `task_renderer(task, renderer)`, `limit(task, context_window, overhead)` (official limit on prompt
-tokens), `protocol(task)` (see `inertia.experiments.answers`) and `HUB`, its pinned data.
+where `task` is a name in `TASKS`, `count` takes examples from the first on, `source` gives outside data (`sources`),
+`prediction` is the answer as decoded, not stripped, `references` are the accepted answers, and `metadata` is the
+example's, which most scores do not look at; and optionally `task_renderer(task, renderer)`, `limit(task,
+context_window, overhead)` (official limit on prompt tokens), `protocol(task)` (see `inertia.experiments.answers`),
+`reference_answer(example)` and `HUB`, its pinned data.
 """
 
 from __future__ import annotations

@@ -22,11 +22,7 @@ def scored_text(task: str, prediction: str) -> str:
 def score(task: str, prediction: str, references: Sequence[str], metadata: Mapping[str, Any] | None = None) -> float:
     """Return the official score of one answer, the best over its references, in [0, 1].
 
-    Args:
-        task: A name in `TASKS`.
-        prediction: The answer as decoded, not stripped.
-        references: The accepted answers.
-        metadata: The example's; the classification task needs its `all_classes`.
+    Of the metadata the classification task needs `all_classes`.
 
     Raises:
         ValueError: If the task is unknown, there is no reference, or the class names are missing.

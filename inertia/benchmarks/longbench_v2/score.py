@@ -39,13 +39,9 @@ class Share(NamedTuple):
 
 
 def score(task: str, prediction: str, references: Sequence[str], metadata: Mapping[str, Any] | None = None) -> float:
-    """Return 1 if the official extraction finds the right letter in `prediction`, else 0.
+    """Return 1 if the official extraction finds the right letter in the answer (of the second of two calls), else 0.
 
-    Args:
-        task: A name in `TASKS`; `forced_choice` predictions are the letter itself.
-        prediction: The answer (of the second call, where there are two).
-        references: The right letter.
-        metadata: Plays no part.
+    The predictions of `forced_choice` are the letter itself.
 
     Raises:
         ValueError: If the task is unknown or the reference is not one of the letters.

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from inertia.benchmarks.tasks import finder
+from inertia.benchmarks.tasks import at_least, finder
 
 HAYSTACKS = ("noise", "essay")
 
@@ -37,8 +37,7 @@ class Needle:
             raise ValueError(f"needle haystack is {self.haystack!r}; allowed: {', '.join(HAYSTACKS)}")
         if not self.depths or not all(0 <= depth <= 1 for depth in self.depths):
             raise ValueError(f"needle depths are {self.depths}; allowed: at least one, each from 0 to 1")
-        if self.max_new_tokens < 1:
-            raise ValueError(f"needle max_new_tokens is {self.max_new_tokens}; allowed: at least 1")
+        at_least(1, **{"needle max_new_tokens": self.max_new_tokens})
 
 
 TASKS: Mapping[str, Needle] = MappingProxyType(

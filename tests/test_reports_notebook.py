@@ -67,4 +67,4 @@ def test_it_draws_figure_9_from_results_alone(tmp_path, monkeypatch):
         if "image/png" in output.get("data", {})
     ]
     assert len(pictures) == 1
-    assert (tmp_path / "results" / "figures" / "figure09.png").is_file()
+    assert (tmp_path / "results" / "local" / "figures" / "figure09.png").is_file()

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from inertia import backbones
 from inertia.benchmarks.example import Example
 from inertia.benchmarks.registry import Benchmark
 from inertia.experiments.answers import Answer, Asker
@@ -17,6 +18,19 @@ if TYPE_CHECKING:
     from inertia.eviction.execution import Execution
 
 log = logging.getLogger(__name__)
+
+
+def check(cell: Cell) -> None:
+    """Accept a cell whose examples can be asked of its model; its tokenizer says so before the weights are loaded.
+
+    Raises:
+        ValueError: the length, the window or the data are not such.
+    """
+    from inertia.benchmarks.render import Renderer
+
+    backbone = cell.config.backbone
+    renderer = Renderer(backbones.load_tokenizer(backbone), backbone.chat_template)
+    cell.benchmark.check(cell.task, cell.length, renderer, backbone.context_window)
 
 
 def make_asker(backbone: Backbone, bench: Benchmark, task: str, execution: Execution | None = None) -> Asker:

@@ -16,7 +16,7 @@ from inertia.benchmarks.registry import Benchmark
 from inertia.experiments.answers import Asker
 from inertia.experiments.cells import Cell, Outcome, cells_of, groups_of, plan_of
 from inertia.experiments.config import RunConfig
-from inertia.experiments.decode import decode_example, make_asker
+from inertia.experiments.decode import check, decode_example, make_asker
 from inertia.experiments.indices import listings, write_tables
 from inertia.experiments.mirroring import mirror
 from inertia.experiments.rows import row_of
@@ -131,6 +131,7 @@ def decode_missing(group: list[Cell], held: Group, writer: Writer, loaded: Loade
     sealed, as long as the command names them.
     """
     cells = {cell.id: cell for cell in group}
+    check(group[0])
     backbone = loaded.get(group[0].config)
     bench, task, length = group[0].benchmark, group[0].task, group[0].length
     asker = make_asker(backbone, bench, task, group[0].config.execution)

@@ -20,7 +20,6 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from inertia.benchmarks.reference_answer import reference_answer
 from inertia.eviction.policy import Policy
 from inertia.methods import full_cache
 
@@ -202,7 +201,7 @@ def reference_ids(asker: Asker, example: Example, prompt: Prompt) -> list[int]:
     """
     from inertia.benchmarks.render import sanitise
 
-    text = sanitise(reference_answer(asker.benchmark.name, example))
+    text = sanitise(asker.benchmark.reference_answer(example))
     if not text.strip():
         return []
     blank = " " if prompt.text and not prompt.text[-1].isspace() else ""

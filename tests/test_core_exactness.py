@@ -146,8 +146,8 @@ def test_dead_slots_are_never_read(monkeypatch):
     clean = [out.tokens for out in generate(network, ids, policies, 10)]
     make = Slots.__init__
 
-    def poisoned(self, rows, capacity, like):
-        make(self, rows, capacity, like)
+    def poisoned(self, rows, capacity, keys, values):
+        make(self, rows, capacity, keys, values)
         self.keys.fill_(float("nan"))
 
     monkeypatch.setattr(Slots, "__init__", poisoned)

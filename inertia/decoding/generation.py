@@ -13,7 +13,7 @@ from torch import Tensor
 
 from inertia.decoding.prefill import Asking, Prefilled, compress, prefill, read_on
 from inertia.eviction.attention import attention_of, decoding_attention
-from inertia.eviction.cache import Ring, SessionCache
+from inertia.eviction.cache import SessionCache
 from inertia.eviction.cut import Cut, first_cut
 from inertia.eviction.execution import CAPACITY_SPREAD, GIB, KERNEL, RECOMPUTE, Execution
 from inertia.eviction.layers import Layers, layers_of
@@ -441,6 +441,7 @@ def start_family(
     step = FirstStep(layers, prompt, scorers, seed, attention_of(request.execution.scoring))
     with decoding_attention(model):
         logits = forward(model, step, [family[0].tokens[-1]], [step.seen])[0]
+    step.check()
     proposed = int(request.propose(logits[None], 1))
     alive = []
     for draft in family:
@@ -611,21 +612,14 @@ def as_lists(kept: Tensor, scope: str) -> Kept:
 
 def slot_bytes(prompt: Prompt, row: Row, steps: int) -> int:
     """Return the bytes of keys and values of all layers that a row's slots take after the first cut."""
-    return sum(
-        layer.row_bytes if isinstance(layer, Ring) else layer.slot_bytes * row.capacity(steps)
-        for layer in prompt.layers
-    )
+    return prompt.row_bytes(row.capacity(steps))
 
 
 def prompt_bytes(prompt: Prompt, policy: Policy, steps: int) -> int:
     """Return the bytes that a prompt takes before the first cut, with the room that this policy alone asks for."""
     if prompt.ragged:
-        return sum(layer.row_bytes for layer in prompt.layers)
-    room = min(steps, 1) if policy.evicts else steps
-    return sum(
-        layer.row_bytes if isinstance(layer, Ring) else layer.slot_bytes * (prompt.length + room)
-        for layer in prompt.layers
-    )
+        return prompt.row_bytes()
+    return prompt.row_bytes(prompt.length + (min(steps, 1) if policy.evicts else steps))
 
 
 def finish(draft: Draft, request: Request, prompt_tokens: int) -> Generation:

@@ -44,7 +44,7 @@ class Prefilled:
     Attributes:
         input_ids: [1, L0].
         plain: its cache.
-        earlier: per layer, the ring of a sliding layer as it stood at the end of the context; None elsewhere.
+        earlier: sliding windows as they stood at the end of the context, by layer.
         logits: that choose the first token, [vocabulary].
         context_end: first position of the question, or None.
         observed: scores by (observer, part), per eligible layer [Hkv, part].
@@ -53,7 +53,7 @@ class Prefilled:
 
     input_ids: Tensor
     plain: Prompt
-    earlier: list[Any]
+    earlier: dict[int, Any]
     logits: Tensor
     context_end: int | None
     observed: dict[str, list[Tensor]]
@@ -95,7 +95,7 @@ def prefill(
     wanted = observers(policies, length, context_end)
     early = any(part < length for _, part in wanted.values())
     first = length if chunk is None or wanted else min(chunk, length)
-    cache = PromptCache(layers.windows, length - first + extra, context_end if early else None)
+    cache = PromptCache(layers, length - first + extra, context_end if early else None)
     observed: dict[str, list[Tensor]] = {key: [] for key in wanted}
     arguments = {
         "input_ids": input_ids[:, :first],
@@ -110,9 +110,8 @@ def prefill(
         with decoding_attention(model):
             output = model(cache=SessionCache(session), session=session, **arguments)
     else:
-        output = model(cache=cache, **arguments)
-    heads = cache.layers[layers.eligible[0]].keys.shape[1]
-    plain = Prompt(list(cache.layers), first, heads, len(layers.eligible))
+        output = model(cache=SessionCache(cache), **arguments)
+    plain = Prompt(cache.layers, first, cache.heads(layers), len(layers.eligible), states=cache.states)
     logits = output.logits[0, -1]
     for start in range(first, length, first):
         logits = read_on(model, layers, plain, input_ids[:, start : start + first])
@@ -180,7 +179,7 @@ def replayed(
     model: PreTrainedModel,
     layers: Layers,
     plain: Prompt,
-    earlier: list[Any],
+    earlier: dict[int, Any],
     compressor: Any,
     input_ids: Tensor,
     part: int,
@@ -190,10 +189,8 @@ def replayed(
     from inertia.prefill.replay import ReplayLayer
 
     length = input_ids.shape[1]
-    rings = (
-        plain.layers if part == length else [early or layer for early, layer in zip(earlier, plain.layers, strict=True)]
-    )
-    context = Prompt(rings, part, plain.heads, plain.depth)
+    held = plain.layers if part == length else {**plain.layers, **earlier}
+    context = Prompt(held, part, plain.heads, plain.depth)
     scores: list[Tensor] = []
     for replay in compressor.replays(
         asking.tokenizer,
@@ -230,8 +227,8 @@ def compress(layers: Layers, prefilled: Prefilled, rule: Prefill, room: int) -> 
     part = rule.part(length, prefilled.context_end)
     budget = min(rule.budget.tokens(part, part), part)
     keep = rule.compressor.keep(prefilled.observed[repr((rule.compressor, part))], budget)
-    rings = prefilled.plain.layers if part == length else prefilled.earlier
-    return compressed(prefilled.plain, rings, layers, keep, room, rule.compressor.removes), budget
+    windows = prefilled.plain.layers if part == length else prefilled.earlier
+    return compressed(prefilled.plain, windows, layers, keep, room, rule.compressor.removes), budget
 
 
 def read_on(model: PreTrainedModel, layers: Layers, prompt: Prompt, ids: Tensor) -> Tensor:

@@ -234,6 +234,10 @@ def test_nan_scores_stop_the_run():
         ({"max_new_tokens": 0}, "max_new_tokens=0"),
         ({"forced_tokens": [1, 2]}, "forced_tokens has 2"),
         ({"input_ids": torch.zeros(1, 4095, dtype=torch.long)}, "window of 4096"),
+        ({"input_ids": torch.tensor([[5, 97]])}, "from 5 to 97, but the model embeds 0 to 96"),
+        ({"input_ids": torch.tensor([[-1, 9]])}, "from -1 to 9, but the model embeds 0 to 96"),
+        ({"input_ids": torch.tensor([[5.0, 9.0]])}, "float32; give integers"),
+        ({"forced_tokens": [5, 6, 7, 200]}, "from 5 to 200"),
         (
             {"policies": [Policy(budget=Tokens(4), protect=__import__("inertia").eviction.protect.Protect(sinks=2))]},
             None,

@@ -20,6 +20,7 @@ from inertia.eviction.layers import Layers, layers_of
 from inertia.eviction.policy import PER_HEAD, PER_LAYER, SHARED, Policy
 from inertia.eviction.prompt import Prompt
 from inertia.eviction.session import DecodeBatch, FirstStep, unit_key
+from inertia.eviction.support import check_ids, check_length, check_model, check_observed, check_pieces
 from inertia.eviction.units import Row
 
 if TYPE_CHECKING:
@@ -225,6 +226,8 @@ def generate(
     execution = Execution() if execution is None else execution
     check_request(model, input_ids, policies, max_new_tokens, forced_tokens, context_end, tokenizer)
     check_execution(model, input_ids, policies, execution)
+    first = min(execution.prefill_chunk or input_ids.shape[1], input_ids.shape[1])
+    check_length(model.config, input_ids.shape[1], max_new_tokens, first)
     eos = () if eos_token_id is None else (eos_token_id,) if isinstance(eos_token_id, int) else tuple(eos_token_id)
     forced = None if forced_tokens is None else tuple(forced_tokens)
     if stop_strings and (tokenizer is None or not all(stop_strings)):
@@ -329,6 +332,10 @@ def check_request(
             f"forced_tokens has {len(forced_tokens)} tokens but max_new_tokens={max_new_tokens}; "
             "give as many tokens as are to be forced."
         )
+    check_model(model)
+    check_ids(model, input_ids)
+    if forced_tokens is not None:
+        check_ids(model, torch.tensor(list(forced_tokens)))
     window = getattr(model.config.get_text_config(), "max_position_embeddings", None)
     if window is not None and length + max_new_tokens > window:
         raise ValueError(
@@ -367,6 +374,7 @@ def check_execution(
     chunk = execution.prefill_chunk
     if chunk is None or chunk >= input_ids.shape[1]:
         return
+    check_pieces(model.config, chunk)
     for policy in policies:
         observer = policy.prefill.compressor or (policy.start if policy.evicts else None)
         if observer is not None:
@@ -396,8 +404,11 @@ def check_policy(model: PreTrainedModel, policy: Policy, length: int, context_en
             f"the model prefills with attention {prefills!r}, but prompts are observed with 'sdpa' only; set "
             "backbone.prefill_attention=sdpa, or take a policy that neither compresses nor starts from the prompt."
         )
+    if compressor is None and policy.evicts and policy.start is not None:
+        check_observed(model.config, whole=True, again=False)
     if compressor is not None:
         part = policy.prefill.part(length, context_end)
+        check_observed(model.config, whole=part == length, again=compressor.replay)
         compressor.check(part, policy.prefill.budget.tokens(part, part))
         if compressor.replay and tokenizer is None:
             raise ValueError(

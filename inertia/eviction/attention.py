@@ -200,11 +200,14 @@ def attention_function(
     No mask function is registered for this name, so `attention_mask` is None and masking is the session's business.
 
     Raises:
-        RuntimeError: called without a session.
+        RuntimeError: called without a session, which is also what a model gives that keeps its keywords to itself.
         ValueError: the layer asks for something that the core does not know, and would leave out.
     """
     if session is None:
-        raise RuntimeError(f"attention {NAME!r} works only inside inertia.generate; the model was called from outside.")
+        raise RuntimeError(
+            f"attention {NAME!r} works only inside inertia.generate: either the model was called from outside, or it "
+            "does not hand the keywords of its forward to its layers and cannot be used; choose another backbone."
+        )
     if attention_mask is not None or not kwargs.keys() <= NEUTRAL:
         refuse_unknown({"attention_mask": attention_mask, **kwargs})
     scaling = query.shape[-1] ** -0.5 if scaling is None else scaling

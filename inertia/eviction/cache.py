@@ -221,6 +221,10 @@ class SessionCache:
         """Wrap a session that has `write(layer_idx, keys, values)`, `states` and `seen`."""
         self.session = session
 
+    def __getattr__(self, name: str) -> Any:
+        """Refuse what a model may ask of its cache beyond what is here, by name."""
+        raise AttributeError(f"this model asks its cache for {name!r}, which a cache that evicts has not; use another.")
+
     def update(self, keys: Tensor, values: Tensor, layer_idx: int, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         """Write the newcomers, [R, Hkv, N, ..], and return all that they attend to."""
         return self.session.write(layer_idx, keys, values)

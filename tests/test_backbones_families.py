@@ -25,9 +25,7 @@ REFUSED = {
     "nemotron": "does not hand the keywords of its forward to its layers",
     "stablelm": "does not hand the keywords of its forward to its layers",
     "doge": "give their attention attention_mask, which eviction would leave out",
-    "bloom": "does not go through transformers' attention interface",
-    "mpt": "does not go through transformers' attention interface",
-    "falcon": "does not go through transformers' attention interface",
+    "xglm": "does not go through transformers' attention interface",
     "t5": "encoder-decoder",
 }
 EXACT = sorted(FAMILIES.keys() - REFUSED.keys())

@@ -12,6 +12,10 @@ from inertia.eviction.support import OWN_ATTENTION, attends_by_name
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
+# Families whose attention is wrapped at loading, see `attention_adapters`.
+ADAPTED = ("bloom", "falcon", "mpt")
+
+
 def check_supported(config: PretrainedConfig) -> None:
     """Refuse a model whose evicted cache cannot be right.
 
@@ -131,6 +135,7 @@ def _objections(config: PretrainedConfig, text: PretrainedConfig) -> list[str]:
     if getattr(text, "use_bidirectional_attention", None):
         found.append("its attention is bidirectional")
     model_class = AutoModelForCausalLM._model_mapping.get(type(config), None)
-    if model_class is not None and not attends_by_name(model_class):
+    by_name = model_class is None or attends_by_name(model_class)
+    if not by_name and config.model_type not in ADAPTED:
         found.append(OWN_ATTENTION)
     return found

@@ -155,6 +155,8 @@ def _pretrained(config: BackboneConfig, tokenizer: PreTrainedTokenizerBase) -> P
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
+    from inertia.backbones.attention_adapters import adapt
+
     place = _place(config)
     found = AutoConfig.from_pretrained(place.location, **place.arguments())
     checks.check_supported(found)
@@ -170,7 +172,7 @@ def _pretrained(config: BackboneConfig, tokenizer: PreTrainedTokenizerBase) -> P
         device_map=None if config.device == "cpu" else config.device,
     )
     checks.check_weights(config, [*report["missing_keys"], *report["mismatched_keys"]], report["unexpected_keys"])
-    return model
+    return adapt(model)
 
 
 def _eos_token_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:

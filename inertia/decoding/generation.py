@@ -20,7 +20,7 @@ from inertia.eviction.layers import Layers, layers_of
 from inertia.eviction.policy import PER_HEAD, PER_LAYER, SHARED, Policy
 from inertia.eviction.prompt import Prompt
 from inertia.eviction.session import DecodeBatch, FirstStep, unit_key
-from inertia.eviction.support import check_ids, check_length, check_model, check_observed, check_pieces
+from inertia.eviction.support import check_ids, check_length, check_model, check_observed, check_pieces, context_window
 from inertia.eviction.units import Row
 
 if TYPE_CHECKING:
@@ -336,7 +336,7 @@ def check_request(
     check_ids(model, input_ids)
     if forced_tokens is not None:
         check_ids(model, torch.tensor(list(forced_tokens)))
-    window = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    window = context_window(model.config)
     if window is not None and length + max_new_tokens > window:
         raise ValueError(
             f"prompt of {length} + {max_new_tokens} new tokens = {length + max_new_tokens} exceeds the model's window "

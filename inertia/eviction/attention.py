@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from inertia.eviction.execution import FUSED, KERNEL, RECOMPUTE, SCORINGS
+from inertia.eviction.support import attends_by_name
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -23,7 +24,7 @@ NEUTRAL = frozenset(
     }
 )  # fmt: skip
 
-# One token's attention: (query, keys, values, scaling, mask, softcap, sinks, scored) -> (output, weights or None).
+# One token's attention: (query, keys, values, scaling, mask, softcap, sinks, bias, scored) -> (output, weights).
 Attention = Callable[..., tuple[Tensor, Tensor | None]]
 
 
@@ -35,6 +36,7 @@ def slot_attention(
     mask: Tensor | None = None,
     softcap: float | None = None,
     sinks: Tensor | None = None,
+    bias: Tensor | None = None,
     scored: bool = True,
 ) -> tuple[Tensor, Tensor]:
     """Attend from one token per row to the slots of each KV head, without repeating keys for grouped heads.
@@ -49,12 +51,13 @@ def slot_attention(
         mask: bool [R, Hkv or 1, T], True where a slot is filled; None when all are.
         softcap: tanh cap of the logits, where the model has one.
         sinks: learned logits [Hq] that take part in the softmax and stand for no token, where the model has them.
+        bias: added to the logits, [R, Hkv, G, T], where the model has one (ALiBi).
         scored: whether anyone wants the weights; here they come for free.
 
     Returns:
         Output [R, 1, Hq, Dv] in the values' dtype, and weights [R, Hkv, G, T] in fp32.
     """
-    weights = slot_weights(query, keys, scaling, mask, softcap, sinks)
+    weights = slot_weights(query, keys, scaling, mask, softcap, sinks, bias)
     output = torch.matmul(weights.to(values.dtype), values)
     return output.reshape(query.shape[0], 1, query.shape[1], -1), weights
 
@@ -66,16 +69,23 @@ def slot_weights(
     mask: Tensor | None = None,
     softcap: float | None = None,
     sinks: Tensor | None = None,
+    bias: Tensor | None = None,
 ) -> Tensor:
     """Return the softmax weights of `slot_attention`, [R, Hkv, G, T] in fp32."""
     grouped = query.view(query.shape[0], keys.shape[1], -1, query.shape[-1])
     if sinks is not None:
         sinks = sinks.view(keys.shape[1], -1)
-    return softmax_weights(grouped, keys, scaling, None if mask is None else mask.unsqueeze(2), softcap, sinks)
+    return softmax_weights(grouped, keys, scaling, None if mask is None else mask.unsqueeze(2), softcap, sinks, bias)
 
 
 def softmax_weights(
-    query: Tensor, keys: Tensor, scaling: float, mask: Tensor | None, softcap: float | None, sinks: Tensor | None
+    query: Tensor,
+    keys: Tensor,
+    scaling: float,
+    mask: Tensor | None,
+    softcap: float | None,
+    sinks: Tensor | None,
+    bias: Tensor | None = None,
 ) -> Tensor:
     """Return the attention weights of queries that read the same head's keys, [R, Hkv, M, T] in fp32.
 
@@ -86,8 +96,11 @@ def softmax_weights(
         mask: bool, broadcastable to the weights, True where a query may look; None for everywhere.
         softcap: tanh cap of the logits, or None.
         sinks: a logit per query that takes part in the softmax and has no key, [Hkv, M], or None.
+        bias: added to the logits, of the weights' shape, or None.
     """
     logits = torch.matmul(query, keys.transpose(-1, -2)).float().mul_(scaling)
+    if bias is not None:
+        logits += bias
     if softcap is not None:
         logits = torch.tanh(logits / softcap) * softcap
     if mask is not None:
@@ -106,6 +119,7 @@ def recomputing_attention(
     mask: Tensor | None = None,
     softcap: float | None = None,
     sinks: Tensor | None = None,
+    bias: Tensor | None = None,
     scored: bool = True,
 ) -> tuple[Tensor, Tensor | None]:
     """Attend with the library's fused kernel, which keeps its weights, and compute them a second time for scores.
@@ -114,9 +128,9 @@ def recomputing_attention(
     shapes.
 
     Raises:
-        ValueError: the model has learned sinks.
+        ValueError: the model has learned sinks or a bias on its logits.
     """
-    refuse_sinks(sinks, RECOMPUTE)
+    refuse_extras(sinks, bias, RECOMPUTE)
     wide = None
     if mask is not None:
         group = query.shape[1] // keys.shape[1]
@@ -136,14 +150,15 @@ def kernel_attention(
     mask: Tensor | None = None,
     softcap: float | None = None,
     sinks: Tensor | None = None,
+    bias: Tensor | None = None,
     scored: bool = True,
 ) -> tuple[Tensor, Tensor | None]:
     """Attend with our GPU kernel: output and weights in one pass over keys and values; see `slot_attention`.
 
     Raises:
-        ValueError: the model has learned sinks, or keys and values of two sizes.
+        ValueError: the model has learned sinks, a bias on its logits, or keys and values of two sizes.
     """
-    refuse_sinks(sinks, KERNEL)
+    refuse_extras(sinks, bias, KERNEL)
     if keys.shape != values.shape:
         raise ValueError(
             f"execution.scoring='kernel' needs keys and values of one size, not {keys.shape[-1]} and "
@@ -161,14 +176,30 @@ def kernel_attention(
     return output.unsqueeze(1), weights
 
 
-def refuse_sinks(sinks: Tensor | None, scoring: str) -> None:
-    """Refuse learned sinks where the attention cannot take them in.
+def refuse_extras(sinks: Tensor | None, bias: Tensor | None, scoring: str) -> None:
+    """Refuse learned sinks and biases where the attention cannot take them in.
 
     Raises:
         ValueError: there are some.
     """
-    if sinks is not None:
-        raise ValueError(f"execution.scoring={scoring!r} has no learned sinks as this model's; set it to fused.")
+    if sinks is not None or bias is not None:
+        has = "learned sinks" if bias is None else "a bias on its logits (ALiBi)"
+        raise ValueError(
+            f"execution.scoring={scoring!r} cannot attend as this model, which has {has}; set it to fused."
+        )
+
+
+def slot_bias(bias: Tensor, positions: Tensor, heads: int) -> Tensor:
+    """Return the bias of the slots, [R, Hkv, G, T], by their true positions.
+
+    Args:
+        bias: of every position, [R or 1, Hq, L].
+        positions: [R, Hkv or 1, T]; what is given for an empty slot (-1) is masked later.
+        heads: KV heads that attend.
+    """
+    grouped = bias.unflatten(1, (heads, -1)).expand(positions.shape[0], -1, -1, -1)
+    index = positions.clamp(min=0).unsqueeze(2).expand(-1, heads, grouped.shape[2], -1)
+    return grouped.gather(-1, index).float()
 
 
 def attention_of(scoring: str) -> Attention:
@@ -241,6 +272,10 @@ def attending(model: PreTrainedModel, name: str, function: Callable[..., Any]) -
     """
     from transformers import AttentionInterface
 
+    if not attends_by_name(type(model)):
+        # Its attentions are wrapped, and ask the cache for the session.
+        yield
+        return
     AttentionInterface.register(name, function)
     before = model.config._attn_implementation
     model.set_attn_implementation(name)

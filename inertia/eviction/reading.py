@@ -64,6 +64,7 @@ class PromptReading:
         scaling: float,
         softcap: float | None,
         sinks: Tensor | None,
+        bias: Tensor | None = None,
     ) -> Tensor:
         """Attend causally and return the output [1, N, Hq, Dv].
 
@@ -73,8 +74,9 @@ class PromptReading:
         """
         if softcap is not None:
             raise ValueError("this model caps its attention logits; prompts cannot be compressed on it.")
-        if sinks is not None:
-            raise ValueError("this model's attention has learned sinks; prompts cannot be compressed on it.")
+        if sinks is not None or bias is not None:
+            has = "learned sinks" if bias is None else "a bias on its logits (ALiBi)"
+            raise ValueError(f"this model's attention has {has}; prompts cannot be compressed on it.")
         if keys.shape[1] != self.cache.layers[layer_idx].keys.shape[1]:
             raise ValueError(
                 "this model caches one latent for several heads (MLA); prompts cannot be compressed on it."
@@ -139,8 +141,18 @@ class Reading:
         scaling: float,
         softcap: float | None,
         sinks: Tensor | None,
+        bias: Tensor | None = None,
     ) -> Tensor:
-        """Attend to what `write` returned and return the output [1, N, Hq, Dv]."""
+        """Attend to what `write` returned and return the output [1, N, Hq, Dv].
+
+        Raises:
+            ValueError: the model has a bias on its logits.
+        """
+        if bias is not None:
+            raise ValueError(
+                "this model's attention has a bias on its logits (ALiBi), so that its prompts are read at once; set "
+                "execution.prefill_chunk=null and compress no context."
+            )
         old, window = self._positions(layer_idx, query.device), self.windows[layer_idx]
         new = torch.arange(self.seen, self.seen + self.tokens, device=query.device)
         positions = torch.cat([old, new.expand(old.shape[0], -1)], dim=1)

@@ -11,7 +11,7 @@ from itertools import groupby
 import torch
 from torch import Tensor
 
-from inertia.eviction.attention import Attention, slot_attention
+from inertia.eviction.attention import Attention, slot_attention, slot_bias
 from inertia.eviction.cache import SlidingWindow, Slots, joined_states, joined_windows, selected_states
 from inertia.eviction.cut import Cut
 from inertia.eviction.layers import Layers
@@ -77,6 +77,7 @@ class FirstStep:
         scaling: float,
         softcap: float | None,
         sinks: Tensor | None,
+        bias: Tensor | None = None,
     ) -> Tensor:
         """Attend to what `write` returned, score if eligible, and return the output [1, 1, Hq, Dv]."""
         self.attended.add(layer_idx)
@@ -87,7 +88,11 @@ class FirstStep:
         if self.prompt.positions is not None:
             positions = self.prompt.positions[index, :, : self.filled][None].to(query.device)
             mask = positions[..., : keys.shape[2]] >= 0
-        output, weights = self.attention(query, keys, values, scaling, mask, softcap, sinks, scored=bool(self.scores))
+        if bias is not None:
+            bias = slot_bias(bias, positions, keys.shape[1])
+        output, weights = self.attention(
+            query, keys, values, scaling, mask, softcap, sinks, bias, scored=bool(self.scores)
+        )
         if not self.scores:
             return output
         view = LayerView(
@@ -244,6 +249,7 @@ class DecodeBatch:
         scaling: float,
         softcap: float | None,
         sinks: Tensor | None,
+        bias: Tensor | None = None,
     ) -> Tensor:
         """Attend to what `write` returned, score the rows that are due, and return the output [R, 1, Hq, Dv]."""
         size = keys.shape[2]
@@ -253,7 +259,12 @@ class DecodeBatch:
             return slot_attention(query, keys, values, scaling, mask.to(query.device), softcap, sinks)[0]
         index = self.eligible[layer_idx]
         mask = None if self.mask is None else self._of_layer(self.mask, index)[..., :size].to(query.device)
-        output, weights = self.attention(query, keys, values, scaling, mask, softcap, sinks, scored=self.scoring)
+        if bias is not None:
+            tables = [self._of_unit(units.positions, index) for units, _ in self._spans()]
+            heads = max(table.shape[1] for table in tables)
+            positions = torch.cat([table.expand(-1, heads, -1) for table in tables])[..., :size]
+            bias = slot_bias(bias, positions.to(query.device), keys.shape[1])
+        output, weights = self.attention(query, keys, values, scaling, mask, softcap, sinks, bias, scored=self.scoring)
         if self.scoring:
             grouped = query.view(query.shape[0], keys.shape[1], -1, query.shape[-1])
             for units, rows in self._spans():

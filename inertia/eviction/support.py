@@ -18,9 +18,11 @@ def check_model(model: PreTrainedModel) -> None:
         ValueError: names the property that rules the model out.
     """
     layers_of(model.config)
-    if not attends_by_name(type(model)):
+    wrapped = any(getattr(module, "attends_by_session", False) for module in model.modules())
+    if not wrapped and not attends_by_name(type(model)):
         raise ValueError(
-            f"model type {model.config.model_type!r} cannot be used: {OWN_ATTENTION}; choose another backbone"
+            f"model type {model.config.model_type!r} cannot be used: {OWN_ATTENTION}; load it by inertia.backbones, "
+            "which adapts the attention of some such models, or choose another backbone"
         )
 
 
@@ -49,10 +51,16 @@ def check_ids(model: PreTrainedModel, ids: torch.Tensor) -> None:
         )
 
 
+def context_window(config: Any) -> int | None:
+    """Return the positions that a model has, None where its config states no number."""
+    text = config.get_text_config(decoder=True)
+    return getattr(text, "max_position_embeddings", None) or getattr(text, "max_seq_len", None)
+
+
 def rotary_changes(config: Any) -> list[tuple[str, int]]:
     """Return the kinds of rotary positions whose frequencies change with length, each with the length where they do."""
     text = config.get_text_config(decoder=True)
-    window = getattr(text, "max_position_embeddings", None)
+    window = context_window(config)
     parameters: dict[str, Any] = getattr(text, "rope_parameters", None) or {}
     # Hybrid models keep one set of parameters per layer type.
     sets = [parameters, *(value for value in parameters.values() if isinstance(value, dict))]

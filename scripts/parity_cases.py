@@ -194,16 +194,16 @@ def our_decode(model: PreTrainedModel, ids: Sequence[int], tokens: Sequence[int]
     import torch
 
     from inertia.decoding.generation import generate
+    from inertia.decoding.request import TokensPrompt
     from inertia.eviction.policy import PER_LAYER
 
     # The last token is never fed, so one more is generated than there are steps.
     generation = generate(
         model,
-        torch.tensor([list(ids)]),
+        TokensPrompt(torch.tensor([list(ids)]), forced_tokens=[*tokens, tokens[-1]]),
         [policy],
         len(tokens) + 1,
         trace=True,
-        forced_tokens=[*tokens, tokens[-1]],
     )[0]
     if policy.scope != PER_LAYER:
         return list(generation.kept)

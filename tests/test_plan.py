@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from inertia.backbones.config import read as read_backbone
-from inertia.decoding import generation
+from inertia.decoding import batches
 from inertia.eviction.units import Row as EvictionRow
 from inertia.experiments import cli
 from inertia.experiments import run as harness
@@ -194,7 +194,7 @@ def test_capacity_is_the_cores(prompt, steps, policy):
 
 
 def test_rows_share_a_batch_by_the_cores_rule():
-    assert calls.CAPACITY_SPREAD == generation.CAPACITY_SPREAD
+    assert calls.CAPACITY_SPREAD == batches.CAPACITY_SPREAD
 
 
 # -------------------------------------------------------------------------------------------------------- memory

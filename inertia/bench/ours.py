@@ -51,7 +51,7 @@ def run(
         steps: timed steps; LEAD more come before.
         mark: called after every step.
     """
-    from inertia import Execution, generate
+    from inertia import Execution, Observation, generate
 
     front = Replayed(model, prompt)
 
@@ -60,9 +60,8 @@ def run(
         if policy == 0 and token > 0:
             mark()
 
-    found = generate(
-        front, front.ids, policies, steps + LEAD + 1, on_logits=stepped, execution=Execution(scoring=scoring)
-    )
+    observe, execution = Observation(on_logits=stepped), Execution(scoring=scoring)
+    found = generate(front, front.ids, policies, steps + LEAD + 1, observe=observe, execution=execution)
     return Run(
         tuple(tuple(one.tokens[1:]) for one in found),
         sum(one.cache_bytes for one in found),

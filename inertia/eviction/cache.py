@@ -39,6 +39,23 @@ class Slots:
         """Keep only the given rows."""
         self.keys, self.values = self.keys[rows], self.values[rows]
 
+    def taken(self, slots: Tensor, capacity: int) -> Slots:
+        """Return some slots of a single row, [Hkv or 1, n], first in a new block of `capacity` slots."""
+        made = Slots(1, capacity, self.keys)
+        heads = torch.arange(self.keys.shape[1], device=self.keys.device)[:, None]
+        slots = slots.to(self.keys.device)
+        made.keys[0, :, : slots.shape[-1]] = self.keys[0, heads, slots]
+        made.values[0, :, : slots.shape[-1]] = self.values[0, heads, slots]
+        return made
+
+    def joined(self, others: Sequence[Slots], capacity: int) -> Slots:
+        """Return this row and others as rows of one new block, each padded to `capacity` slots."""
+        made = Slots(1 + len(others), capacity, self.keys)
+        for row, each in enumerate((self, *others)):
+            made.keys[row, :, : each.keys.shape[2]] = each.keys[0]
+            made.values[row, :, : each.keys.shape[2]] = each.values[0]
+        return made
+
     @property
     def row_bytes(self) -> int:
         """Bytes of all slots (K and V, all KV heads) of one row."""
@@ -75,11 +92,15 @@ class Ring:
         """Keep only the given rows."""
         self.slots.select(rows)
 
-    def copy(self, rows: int) -> Ring:
-        """Return `rows` copies of a single row's ring."""
-        made = Ring(rows, self.window, self.keys)
-        made.keys[:] = self.keys
-        made.values[:] = self.values
+    def copy(self) -> Ring:
+        """Return a copy of a single row's ring."""
+        return self.joined(())
+
+    def joined(self, others: Sequence[Ring], capacity: int | None = None) -> Ring:
+        """Return this row and others as rows of one new ring; a ring's capacity is its window, whatever is asked."""
+        made = Ring(1 + len(others), self.window, self.keys)
+        for row, each in enumerate((self, *others)):
+            made.keys[row], made.values[row] = each.keys[0], each.values[0]
         return made
 
     def fill(self, keys: Tensor, values: Tensor, first: int) -> None:

@@ -79,7 +79,7 @@ def compressed(plain: Prompt, rings: Sequence[Slots | Ring], layers: Layers, kee
     eligible = {layer: index for index, layer in enumerate(layers.eligible)}
     for number, layer in enumerate(plain.layers):
         if number not in eligible:
-            made.append(rings[number].copy(1))
+            made.append(rings[number].copy())
             continue
         index = eligible[number]
         most = int(counts[index].max())
@@ -87,10 +87,5 @@ def compressed(plain: Prompt, rings: Sequence[Slots | Ring], layers: Layers, kee
         slots = (~keep[index]).long().sort(dim=-1, stable=True).indices[:, :most]
         filled = torch.arange(most, device=plain.device) < counts[index][:, None]
         positions[index, :, :most] = slots.masked_fill(~filled, -1)
-        new = Slots(1, (part if not removes else most) + room, layer.keys)
-        heads = torch.arange(plain.heads, device=layer.keys.device)[:, None]
-        slots = slots.to(layer.keys.device)
-        new.keys[0, :, :most] = layer.keys[0, heads, slots]
-        new.values[0, :, :most] = layer.values[0, heads, slots]
-        made.append(new)
+        made.append(layer.taken(slots, (part if not removes else most) + room))
     return Prompt(made, part, plain.heads, plain.depth, positions)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from inertia.eviction.attention import Attention, slot_attention
-from inertia.eviction.cache import Ring, Slots
+from inertia.eviction.cache import Ring
 from inertia.eviction.cut import Cut
 from inertia.eviction.layers import Layers
 from inertia.eviction.policy import Policy
@@ -110,73 +110,37 @@ class FirstStep:
 def unit_key(item: Cut) -> str:
     """Return what rows must share to have their utilities in one `Units`."""
     policy = item.row.policy
-    return repr((item.prompt.ragged, policy.scope, policy.scorer, policy.selection, policy.protect.newest))
-
-
-def carry_over(cuts: list[Cut], number: int, index: int | None, capacity: int) -> Slots | Ring:
-    """Return one layer of the batch: what each row keeps of its prompt's layer, in fresh slots.
-
-    Args:
-        cuts: the batch's rows.
-        number: the layer.
-        index: which eligible layer it is, None for a sliding one (which every row keeps whole).
-        capacity: slots per row.
-    """
-    sources = [item.prompt.layers[number] for item in cuts]
-    if index is None:
-        ring = sources[0].copy(len(cuts))
-        for row, source in enumerate(sources):
-            ring.keys[row], ring.values[row] = source.keys[0], source.values[0]
-        return ring
-    slots = Slots(len(cuts), capacity, sources[0].keys)
-    heads = torch.arange(sources[0].keys.shape[1], device=sources[0].keys.device)[:, None]
-    for row, (item, source) in enumerate(zip(cuts, sources, strict=True)):
-        kept = item.slots[index if item.slots.shape[0] > 1 else 0].to(source.keys.device)
-        # A compressed prompt's layers differ in size; what is cut off here is empty in this layer.
-        kept = kept[:, : source.keys.shape[2]].clamp(max=source.keys.shape[2] - 1)
-        slots.keys[row, :, : kept.shape[-1]] = source.keys[0, heads, kept]
-        slots.values[row, :, : kept.shape[-1]] = source.values[0, heads, kept]
-    return slots
+    return repr((item.ragged, policy.scope, policy.scorer, policy.selection, policy.protect.newest))
 
 
 class DecodeBatch:
     """Rows that decode together after their first cut: slots, utilities and victims."""
 
     def __init__(
-        self,
-        layers: Layers,
-        cuts: list[Cut],
-        steps: int,
-        *,
-        adopt: bool = False,
-        attention: Attention = slot_attention,
+        self, layers: Layers, cuts: list[Cut], steps: int, attention: Attention = slot_attention
     ) -> None:
-        """Copy what the rows keep out of their prompts.
+        """Take the rows' tensors over, joined into one block per layer; a single row's stay as they are.
 
         Args:
             layers: the model's layers.
-            cuts: the rows, all at the same true position, those of equal `unit_key` next to each other.
+            cuts: the rows, of one prompt or of several, those of equal `unit_key` next to each other; their `layers`
+                are emptied, so that no second copy of the cache exists.
             steps: decode steps in all, step 1 included.
-            adopt: take the prompt's tensors over instead of copying them; for a single row that keeps everything.
             attention: of one token to the slots of an eligible layer.
         """
         self.attention = attention
         self.eligible = {layer: index for index, layer in enumerate(layers.eligible)}
         self.capacity = max(item.row.capacity(steps) for item in cuts)
-        prompt = cuts[0].prompt
-        if adopt:
-            self.layers = list(prompt.layers)
-        else:
-            self.layers = [
-                carry_over(cuts, number, self.eligible.get(number), self.capacity)
-                for number in range(len(prompt.layers))
-            ]
+        self.layers = []
+        for _ in layers.windows:
+            first, *others = [item.layers.pop(0) for item in cuts]
+            self.layers.append(first.joined(others, self.capacity) if others else first)
         self.capacity = max(self.layers[layer].keys.shape[2] for layer in layers.eligible)
-        self.order = torch.arange(self.capacity, device=prompt.device)
-        self.heads = prompt.heads
-        self.device = prompt.device
-        self.seen = prompt.length
-        self.newest = torch.full((len(cuts),), prompt.length - 1, device=self.device)
+        self.device = self.layers[0].keys.device
+        self.order = torch.arange(self.capacity, device=self.device)
+        self.heads = cuts[0].heads
+        self.seen = max(item.length for item in cuts)
+        self.newest = torch.tensor([item.length - 1 for item in cuts], device=self.device)
         self.rows = [item.row for item in cuts]
         self.units: list[Units] = []
         for _, members in groupby(cuts, key=unit_key):
@@ -186,7 +150,7 @@ class DecodeBatch:
                     [item.row for item in group],
                     [item.positions for item in group],
                     [item.utility for item in group],
-                    ragged=group[0].prompt.ragged,
+                    ragged=group[0].ragged,
                     layers=len(self.eligible),
                     heads=self.heads,
                     capacity=self.capacity,

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from lm_eval.api.instance import Instance
 
     from inertia.backbones import Backbone
-    from inertia.decoding.generation import Generation
+    from inertia.decoding.request import Stopping
+    from inertia.decoding.result import Generation
 
 
 class InertiaLM(TemplateLM):
@@ -188,18 +189,12 @@ class InertiaLM(TemplateLM):
             raise ValueError(f"task {request.task_name}: {error}") from error
 
     def _answer(self, request: Instance, way: Decoding) -> str:
-        from inertia.decoding.generation import before_stop
+        from inertia.decoding.request import Stopping, before_stop
 
         text = request.args[0]
         asked = self._ask(request, text, way.max_new_tokens)
-        made = self._generate(
-            request,
-            asked,
-            way.max_new_tokens,
-            stop_strings=way.until,
-            min_new_tokens=way.min_new_tokens,
-            eos_token_id=self._ends(way.until),
-        )
+        stopping = Stopping(way.max_new_tokens, self._ends(way.until), way.until, way.min_new_tokens)
+        made = self._generate(request, asked, stopping)
         self.facts[request.task_name, request.doc_id] = {
             "prompt_hash": utils.hash_string(text),
             **facts(made, asked),
@@ -213,23 +208,27 @@ class InertiaLM(TemplateLM):
         asked = {vocabulary[text] for text in until if vocabulary.get(text) in special}
         return tuple(sorted(asked.union(self.backbone.eos_token_ids)))
 
-    def _generate(self, request: Instance, asked: Asked, new_tokens: int, **arguments: Any) -> Generation:
+    def _generate(
+        self, request: Instance, asked: Asked, stopping: Stopping, forced_tokens: Sequence[int] | None = None
+    ) -> Generation:
         import torch
 
         from inertia.decoding.generation import generate
+        from inertia.decoding.request import Observation, PromptFormat, TokensPrompt
 
         name = request.doc.get("kv_id") or f"{request.task_name}/{request.doc_id}"
+        ids = torch.tensor([asked.ids], device=self._input_device)
         (made,) = generate(
             self.backbone.model,
-            torch.tensor([asked.ids], device=self._input_device),
+            TokensPrompt(ids, asked.context_end, example_seed(self.settings.seed, name), forced_tokens),
             [self.settings.policy],
-            new_tokens,
-            seed=example_seed(self.settings.seed, name),
-            context_end=asked.context_end,
-            tokenizer=self.tokenizer,
-            chat_template=request.args[0] in self._rendered,
-            template_arguments=Renderer(self.tokenizer, False).template_variables,
-            **arguments,
+            stopping=stopping,
+            observe=Observation(logits=forced_tokens is not None),
+            prompt_format=PromptFormat(
+                self.tokenizer,
+                request.args[0] in self._rendered,
+                Renderer(self.tokenizer, False).template_variables,
+            ),
         )
         return made
 
@@ -287,12 +286,14 @@ class InertiaLM(TemplateLM):
 
     def _forced(self, request: Instance) -> tuple[float, bool]:
         """Teacher forcing behind a compressed context: one prefill, then one decode step per further token."""
+        from inertia.decoding.request import Stopping
+
         text, answer = request.args
         if not text.strip():
             raise ValueError(f"task {request.task_name}: a request without context leaves nothing to compress.")
         _, continuation = self._encode_pair(text, answer)
         asked = self._ask(request, text.rstrip(), len(continuation))
-        made = self._generate(request, asked, len(continuation), forced_tokens=continuation, return_logits=True)
+        made = self._generate(request, asked, Stopping(len(continuation)), forced_tokens=continuation)
         return likelihood(made.logits, continuation)
 
 

@@ -5,26 +5,29 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from inertia.bench.plain import FLOORS, GROWING, SLOTS_MATMUL, SLOTS_SDPA, STATIC
-from inertia.bench.runs import LEAD
-
-if TYPE_CHECKING:
-    from inertia.eviction.policy import Policy
+from bench.plain import FLOORS, GROWING, SLOTS_MATMUL, SLOTS_SDPA, STATIC
+from bench.timing import LEAD
+from inertia.eviction.aggregation import Decoupled
+from inertia.eviction.policy import PER_HEAD, Policy
+from inertia.eviction.scorers.learned import Learned
+from inertia.methods import preset
 
 PLAIN, OURS, KVPRESS = "plain", "ours", "kvpress"
 FUSED, RECOMPUTE, KERNEL = "fused", "recompute", "kernel"
 BATCHES = (4, 16, 32)
 LAZY = 4
 
-FULL_REFRESH = "ours, full refresh"
-LAZY_4 = "ours, Lazy-4"
-SCORE_FREE = "ours, Score-Free"
-RECOMPUTED = "ours, full refresh, scores recomputed"
-FULL_CACHE = "ours, full cache"
+FULL_REFRESH, LAZY_4, SCORE_FREE = "ours, full refresh", "ours, Lazy-4", "ours, Score-Free"
 TOVA, KEYDIFF, KNORM = "ours, TOVA per layer", "ours, KeyDiff per head", "ours, key norm per head"
 KVPRESS_TOVA = "kvpress, TOVA"
+PLAIN_NAMES = {
+    GROWING: "transformers, growing cache",
+    STATIC: "transformers, static cache",
+    SLOTS_SDPA: "slots, torch's attention",
+    SLOTS_MATMUL: "slots, two products",
+}
+SCORERS = ("vnorm", "entropy", "keydiff", "key_norm", "recency", "random")
 
 
 @dataclass(frozen=True)
@@ -67,61 +70,43 @@ class Case:
 def plain(rows: int = 1) -> list[Case]:
     """Return the rows without policy: the growing cache, and the candidates for the floor."""
     of = "" if rows == 1 else f", {rows} rows"
-    names = {
-        GROWING: "transformers, growing cache",
-        STATIC: "transformers, static cache",
-        SLOTS_SDPA: "slots, torch's attention",
-        SLOTS_MATMUL: "slots, two products",
-    }
     # A batch's floor is looked for among the slots alone, which never lose to the static cache's mask.
     kinds = (GROWING, *FLOORS) if rows == 1 else (SLOTS_SDPA, SLOTS_MATMUL)
-    return [Case(names[kind] + of, PLAIN, kind, rows=rows, main=rows == 1) for kind in kinds]
+    return [Case(PLAIN_NAMES[kind] + of, PLAIN, kind, rows=rows, main=rows == 1) for kind in kinds]
 
 
-def ours(kept: int, learned: Path | None) -> list[Case]:
-    """Return our rows for one policy.
-
-    Args:
-        kept: budget in tokens.
-        learned: weights of a learned scorer for this model, or None.
-    """
-    from inertia.eviction.aggregation import Decoupled
-    from inertia.eviction.policy import PER_HEAD
-    from inertia.methods import preset
+def ours(kept: int, learned: Path | None, with_kernel: bool = False) -> list[Case]:
+    """Return our rows for one policy under a budget of `kept` tokens; see `cases`."""
 
     def one(name: str, method: str, main: bool = False, **settings: object) -> Case:
         return Case(name, OURS, policies=(preset(method, tokens=kept, **settings),), main=main)
 
-    full = one(FULL_REFRESH, "inertiakv", main=True)
-    scorers = [
-        one(f"ours, scorer {name}", f"inertiakv_{name}")
-        for name in ("vnorm", "entropy", "keydiff", "key_norm", "recency", "random")
-    ]
-    if learned is not None:
-        from inertia.eviction.scorers.learned import Learned
-
-        policy = replace(full.policies[0], scorer=Learned(str(learned)))
-        scorers.append(Case("ours, scorer learned", OURS, policies=(policy,)))
-    per_head = replace(full.policies[0], aggregation=Decoupled(), scope=PER_HEAD)
-    return [
-        Case(FULL_CACHE, OURS, policies=(preset("full_cache"),), main=True),
-        full,
+    main = [
+        one(FULL_REFRESH, "inertiakv", main=True),
         replace(one(LAZY_4, "inertiakv_lazy", main=True, interval=LAZY), period=LAZY),
         one(SCORE_FREE, "score_free", main=True),
-        replace(full, name=RECOMPUTED, scoring=RECOMPUTE, same_as=FULL_REFRESH),
+    ]
+    full, policy = main[0], main[0].policies[0]
+    scorers = [one(f"ours, scorer {name}", f"inertiakv_{name}") for name in SCORERS]
+    if learned is not None:
+        scorers.append(Case("ours, scorer learned", OURS, policies=(replace(policy, scorer=Learned(str(learned))),)))
+    per_head = replace(policy, aggregation=Decoupled(), scope=PER_HEAD)
+    return [
+        Case("ours, full cache", OURS, policies=(preset("full_cache"),), main=True),
+        *main,
+        replace(full, name=f"{FULL_REFRESH}, scores recomputed", scoring=RECOMPUTE, same_as=FULL_REFRESH),
         *scorers,
         # kvpress never evicts the newest token under TOVA.
         one(TOVA, "tova_decode", main=True, protect_newest=True),
         Case("ours, attention per head", OURS, policies=(per_head,)),
         one(KEYDIFF, "keydiff_decode"),
         one(KNORM, "key_norm_decode"),
+        *(replace(case, name=f"{case.name}, kernel", scoring=KERNEL) for case in main if with_kernel),
     ]
 
 
 def together(kept: int, rows: int) -> Case:
     """Return one batch of as many policies, all of full refresh, each with an alpha of its own."""
-    from inertia.methods import preset
-
     policies = tuple(preset("inertiakv", alpha=at / rows, tokens=kept) for at in range(rows))
     return Case(f"ours, {rows} policies", OURS, policies=policies, rows=rows)
 
@@ -149,25 +134,12 @@ def cases(
         with_kernel: whether our GPU kernel is there.
         learned: weights of a learned scorer for this model, or None.
     """
-    found = [*plain(), *ours(kept, learned)]
-    if with_kernel:
-        for name in (FULL_REFRESH, LAZY_4, SCORE_FREE):
-            like = named(found, name)
-            found.append(replace(like, name=f"{name}, kernel", scoring=KERNEL))
-    if with_kvpress:
-        found += kvpress()
+    found = [*plain(), *ours(kept, learned, with_kernel), *(kvpress() if with_kvpress else [])]
     for rows in BATCHES:
         found += [*plain(rows), together(kept, rows)]
     return [case for case in found if everything or case.main]
 
 
 def named(found: Sequence[Case], name: str) -> Case:
-    """Return the row of a name.
-
-    Raises:
-        KeyError: there is none.
-    """
-    for case in found:
-        if case.name == name:
-            return case
-    raise KeyError(name)
+    """Return the row of a name."""
+    return next(case for case in found if case.name == name)

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
+
+from bench.bandwidth import head_dim
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
-@dataclass(frozen=True)
-class CachedPrompt:
+class CachedPrompt(NamedTuple):
     """Tokens with their keys and values.
 
     Attributes:
@@ -40,6 +40,12 @@ class CachedPrompt:
             tuple(values[:, :, :length] for values in self.values),
         )
 
+    def fill(self, cache: Any, rows: int = 1) -> Any:
+        """Put the prompt into a cache, once per row, and return the cache."""
+        for layer, (keys, values) in enumerate(zip(self.keys, self.values, strict=True)):
+            cache.update(keys.expand(rows, -1, -1, -1), values.expand(rows, -1, -1, -1), layer)
+        return cache
+
 
 def random_ids(model: PreTrainedModel, tokens: int) -> Tensor:
     """Return random token ids, [1, tokens], the same for the same model and number."""
@@ -59,16 +65,14 @@ def read_prompt(model: PreTrainedModel, length: int) -> CachedPrompt:
 
 def drawn_prompt(model: PreTrainedModel, length: int) -> CachedPrompt:
     """Return a prompt whose keys and values are random: with random weights, reading it would make nothing else."""
-    config = model.config
-    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    config, options = model.config, {"dtype": model.dtype, "device": model.device}
     generator = torch.Generator(model.device).manual_seed(1)
-
-    def drawn() -> Tensor:
-        made = torch.empty(1, config.num_key_value_heads, length, head_dim, dtype=model.dtype, device=model.device)
-        return made.normal_(generator=generator)
-
-    layers = range(config.num_hidden_layers)
-    return CachedPrompt(random_ids(model, length + 1), tuple(drawn() for _ in layers), tuple(drawn() for _ in layers))
+    size = (1, config.num_key_value_heads, length, head_dim(model))
+    keys, values = (
+        tuple(torch.randn(size, generator=generator, **options) for _ in range(config.num_hidden_layers))
+        for _ in range(2)
+    )
+    return CachedPrompt(random_ids(model, length + 1), keys, values)
 
 
 class Replayed:
@@ -83,17 +87,11 @@ class Replayed:
         self.model = model
         self.prompt = prompt
 
-    @property
-    def ids(self) -> Tensor:
-        """What `generate` is given as prompt, [1, L]."""
-        return self.prompt.ids[:, :-1]
-
     def __call__(self, *, cache: Any, session: Any = None, **options: Any) -> Any:
         """Run a decode step, or replay the prefill; its logits choose the prompt's first token to be fed."""
         if session is not None:
             return self.model(cache=cache, session=session, **options)
-        for layer, (keys, values) in enumerate(zip(self.prompt.keys, self.prompt.values, strict=True)):
-            cache.update(keys, values, layer)
+        self.prompt.fill(cache)
         logits = torch.zeros(1, 1, self.model.config.vocab_size, device=self.model.device, dtype=self.model.dtype)
         logits[0, 0, self.prompt.ids[0, -1]] = 1.0
         return SimpleNamespace(logits=logits)

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 
-from inertia.bench import masked, ours, plain
-from inertia.bench.bandwidth import Reader, token_bytes
-from inertia.bench.cases import KVPRESS, PLAIN, Case
-from inertia.bench.figures import typical
-from inertia.bench.kvpress_side import KVPressSide
-from inertia.bench.memory import peak_while_decoding
-from inertia.bench.prompt import CachedPrompt
-from inertia.bench.runs import LEAD, Clock, Run, Work
+from bench import masked, plain
+from bench.bandwidth import read_speed, token_bytes
+from bench.cases import KVPRESS, PLAIN, Case
+from bench.figures import typical
+from bench.kvpress_client import KVPress
+from bench.prompt import CachedPrompt, Replayed
+from bench.timing import LEAD, Mark, Run, peak_while_decoding, timed
+from inertia import Execution, Generation, Observation, Policy, generate
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
 TOLERANCE = {torch.float32: 2e-4, torch.bfloat16: 0.25, torch.float16: 0.05}
 # Forwards whose kept sets are traced and compared with the masked cache; the reference needs all sets in memory.
 TRACED = 5
+# Tokens of the prompt beyond the budget: what step 1 sees and the first cut removes.
+EXCESS = 64
+Tick = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -45,13 +49,13 @@ class Setting:
     kept: int
     steps: int
     device: str
-    kvpress: KVPressSide | None = None
+    kvpress: KVPress | None = None
     most_bytes: float = float("inf")
 
     def length(self, case: Case) -> int:
         """Return how many tokens a row has cached before its first step."""
         if case.evicts:
-            return self.kept + ours.EXCESS
+            return self.kept + EXCESS
         return plain.start(case.kind or plain.GROWING, self.kept, self.steps)
 
 
@@ -89,55 +93,84 @@ class Measured:
         """Return the seconds of a step, per repeat."""
         return [typical([seconds], self.case.period, self.case.dear) for seconds in self.seconds]
 
+    def fail(self, problem: Exception) -> None:
+        """Leave the row out, in words; the other rows go on."""
+        self.left_out, self.failed = f"{type(problem).__name__}: {problem}", True
 
-def work_of(case: Case, setting: Setting) -> Work:
-    """Return one decoding of a plain row or of ours."""
-    if case.side == PLAIN:
-        return lambda mark: plain.run(
-            case.kind, setting.model, setting.prompt, setting.kept, setting.steps, mark, rows=case.rows
-        )
+
+def decoded(
+    setting: Setting, case: Case, policies: Sequence[Policy], forwards: int, **observed: Any
+) -> list[Generation]:
+    """Decode a row's prompt under policies, as rows of one batch, through the public `generate`."""
     prompt = setting.prompt.first(setting.length(case))
-    return lambda mark: ours.run(setting.model, prompt, case.policies, case.scoring, setting.steps, mark)
+    execution = Execution(scoring=case.scoring)
+    # The first token comes from the prefill.
+    return generate(
+        Replayed(setting.model, prompt), prompt.ids[:, :-1], policies, forwards + 1, execution=execution, **observed
+    )
 
 
-def once(case: Case, setting: Setting) -> tuple[list[float], Run]:
-    """Decode once and return the seconds of each timed step, and what was decoded."""
+def decode(case: Case, setting: Setting, mark: Mark) -> Run:
+    """Decode a plain row or one of ours, calling `mark` after every step."""
+    if case.side == PLAIN:
+        return plain.run(case.kind, setting.model, setting.prompt, setting.kept, setting.steps, mark, case.rows)
+
+    def stepped(policy: int, token: int, logits: Tensor) -> None:
+        if policy == 0 and token > 0:
+            mark()
+
+    found = decoded(setting, case, case.policies, setting.steps + LEAD, observe=Observation(on_logits=stepped))
+    return Run(
+        tuple(tuple(one.tokens[1:]) for one in found),
+        sum(one.cache_bytes for one in found),
+        tuple(one.retained_tokens for one in found),
+    )
+
+
+def by_kvpress(command: str, case: Case, setting: Setting, interval: int = 1) -> tuple[dict[str, Any], Run]:
+    """Return kvpress's answer to "run" or "count", and what it decoded."""
+    sizes = {"kept": setting.kept, "length": setting.length(case), "steps": setting.steps}
+    found = setting.kvpress.ask(command, method=case.kind, interval=interval, **sizes)
+    return found, Run((tuple(found["tokens"]),), found["held"], (found["live"],))
+
+
+def once(case: Case, setting: Setting, interval: int = 1) -> tuple[list[float], Run]:
+    """Decode once and return the seconds of each timed step, and what was decoded; `interval` is for kvpress."""
     if case.side == KVPRESS:
-        return setting.kvpress.run(case.kind, setting.kept, setting.length(case), setting.steps)
-    clock = Clock(setting.device)
+        found, run = by_kvpress("run", case, setting, interval)
+        return found["seconds"], run
     with torch.inference_mode():
-        run = work_of(case, setting)(clock)
-    return clock.seconds(), run
+        return timed(lambda mark: decode(case, setting, mark), setting.device)
 
 
 def counted(case: Case, setting: Setting) -> tuple[Run, int]:
     """Decode once, untimed, and return what was decoded and the most bytes that were alive meanwhile."""
     if case.side == KVPRESS:
-        return setting.kvpress.counted(case.kind, setting.kept, setting.length(case), setting.steps)
+        found, run = by_kvpress("count", case, setting)
+        return run, found["peak"]
     with torch.inference_mode():
-        return peak_while_decoding(work_of(case, setting), setting.device, LEAD)
+        return peak_while_decoding(lambda mark: decode(case, setting, mark), setting.device)
 
 
-def within_rounding(setting: Setting, prompt: CachedPrompt, chosen: Sequence[int], seen: Sequence) -> bool:
+def within_rounding(setting: Setting, case: Case, chosen: Sequence[int], seen: Sequence[masked.Seen]) -> bool:
     """Tell whether each chosen token is the best one under the masked reference, up to rounding."""
-    fed = [int(prompt.ids[0, -1]), *chosen[:-1]]
+    prompt = setting.prompt.first(setting.length(case))
     with torch.inference_mode():
-        logits = masked.reference(setting.model, prompt, fed, seen)
+        logits = masked.reference(setting.model, prompt, [int(prompt.ids[0, -1]), *chosen[:-1]], seen)
     return masked.gap(logits, chosen) <= TOLERANCE[setting.model.dtype]
 
 
 def check_plain(case: Case, setting: Setting, run: Run) -> dict[str, bool]:
     """Compare a plain row with transformers' own `generate`, or with the masked cache."""
-    length = setting.length(case)
-    prompt = setting.prompt.first(length)
     checks = {}
     if case.kind == plain.GROWING:
         with torch.inference_mode():
+            prompt = setting.prompt.first(setting.length(case))
             answer = plain.expected(setting.model, prompt, setting.steps + LEAD)
         checks["generate"] = list(run.tokens[0]) == answer
     else:
         seen = plain.seen(case.kind, setting.kept, setting.steps)
-        checks["masked cache"] = within_rounding(setting, prompt, run.tokens[0], seen)
+        checks["masked cache"] = within_rounding(setting, case, run.tokens[0], seen)
     if case.rows > 1:
         checks["rows alike"] = all(tokens == run.tokens[0] for tokens in run.tokens)
     return checks
@@ -145,49 +178,43 @@ def check_plain(case: Case, setting: Setting, run: Run) -> dict[str, bool]:
 
 def check_ours(case: Case, setting: Setting, run: Run) -> dict[str, bool]:
     """Compare a row of ours with the masked cache and its budget, and a batch with each policy alone."""
-    prompt = setting.prompt.first(setting.length(case))
-    forwards = min(TRACED, setting.steps + LEAD)
+    length, forwards = setting.length(case), min(TRACED, setting.steps + LEAD)
     # One policy after the other, alone: a batch must give what each gives alone.
-    alone = [
-        ours.traced(setting.model, prompt, [policy], case.scoring, forwards)
-        for policy in {id(policy): policy for policy in (case.policies[0], case.policies[-1])}.values()
-    ]
+    ends = dict.fromkeys((0, len(case.policies) - 1))
+    alone = {at: decoded(setting, case, [case.policies[at]], forwards, trace=True)[0] for at in ends}
+    seen = {
+        at: [range(length + 1), *(masked.with_newcomer(kept, length + n) for n, kept in enumerate(one.kept[:-1], 1))]
+        for at, one in alone.items()
+    }
     checks = {
-        "masked cache": all(within_rounding(setting, prompt, found.tokens[0], found.seen[0]) for found in alone),
-        "same tokens traced": all(
-            tokens[:forwards] == found.tokens[0]
-            for tokens, found in zip((run.tokens[0], run.tokens[-1]), (alone[0], alone[-1]), strict=True)
+        "masked cache": all(within_rounding(setting, case, alone[at].tokens[1:], seen[at]) for at in ends),
+        "as alone" if case.rows > 1 else "same tokens traced": all(
+            list(run.tokens[at][:forwards]) == alone[at].tokens[1:] for at in ends
         ),
     }
-    if case.rows > 1:
-        checks["as alone"] = checks.pop("same tokens traced")
     if case.evicts:
-        sizes = {size for found in alone for size in found.kept[0]}
+        sizes = {masked.sizes(kept) for one in alone.values() for kept in one.kept}
         checks["budget"] = sizes == {(setting.kept, setting.kept)} and set(run.live) == {float(setting.kept)}
     return checks
 
 
 def warm_up(case: Case, setting: Setting) -> Measured:
     """Decode a row once, untimed; check what it decodes and see what memory it takes."""
-    needed = 2 * case.rows * token_bytes(setting.model) * (setting.kept + ours.EXCESS)
+    found = Measured(case)
+    needed = 2 * case.rows * token_bytes(setting.model) * (setting.kept + EXCESS)
     if needed > setting.most_bytes:
-        return Measured(case, left_out=f"needs {needed / 2**30:.1f} GiB, allowed are {setting.most_bytes / 2**30:.1f}")
+        found.left_out = f"needs {needed / 2**30:.1f} GiB, allowed are {setting.most_bytes / 2**30:.1f}"
+        return found
     try:
-        run, peak = counted(case, setting)
-        live = sum(run.live) / len(run.live)
-        found = Measured(case, held=run.held, peak=peak, live=live, tokens=run.tokens)
+        run, found.peak = counted(case, setting)
+        found.held, found.live, found.tokens = run.held, sum(run.live) / len(run.live), run.tokens
         if case.side == KVPRESS:
             found.checks["budget"] = run.live[0] == setting.kept
         else:
             found.checks |= (check_plain if case.side == PLAIN else check_ours)(case, setting, run)
     except Exception as problem:
-        return Measured(case, left_out=failure(problem), failed=True)
+        found.fail(problem)
     return found
-
-
-def failure(problem: Exception) -> str:
-    """Return a row's failure in words; the other rows go on."""
-    return f"{type(problem).__name__}: {problem}"
 
 
 @dataclass
@@ -208,8 +235,8 @@ def measure(
     cases: Sequence[Case],
     setting: Setting,
     repeats: int,
-    reader: Reader,
-    tick: Callable[[str], None] = lambda name: None,
+    buffer: Tensor,
+    tick: Tick = lambda name: None,
 ) -> None:
     """Measure all rows: warm-up and checks first, then every row once per repeat, in turn.
 
@@ -218,7 +245,7 @@ def measure(
         cases: the rows.
         setting: what they share.
         repeats: how often each is measured.
-        reader: of the memory's speed, which takes its turn in every repeat.
+        buffer: whose reading, in its turn of every repeat, gives the memory's speed.
         tick: told the name of each row that is done, `repeats` + 1 times.
     """
     for case in cases:
@@ -226,7 +253,7 @@ def measure(
         tick(case.name)
     compare(block.found)
     for _ in range(repeats):
-        block.speeds.append(reader.measure())
+        block.speeds.append(read_speed(buffer))
         for row in block.found:
             if row.left_out is None:
                 repeat(row, setting)
@@ -238,7 +265,7 @@ def repeat(row: Measured, setting: Setting) -> None:
     try:
         seconds, run = once(row.case, setting)
     except Exception as problem:
-        row.left_out, row.failed = failure(problem), True
+        row.fail(problem)
         return
     row.seconds.append(seconds)
     row.checks["repeats alike"] = row.checks.get("repeats alike", True) and run.tokens == row.tokens

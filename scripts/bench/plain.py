@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from inertia.bench.prompt import CachedPrompt
-from inertia.bench.runs import LEAD, Run
+from bench.prompt import CachedPrompt
+from bench.timing import LEAD, Mark, Run
 from inertia.eviction.attention import attending
 
 if TYPE_CHECKING:
@@ -33,8 +32,7 @@ class SlotCache:
         """Copy a prompt that fills all slots, once per row."""
         self.keys = [keys.repeat(rows, 1, 1, 1) for keys in prompt.keys]
         self.values = [values.repeat(rows, 1, 1, 1) for values in prompt.values]
-        self.slots = prompt.length
-        self.slot = 0
+        self.slots, self.slot = prompt.length, 0
 
     def update(self, keys: Tensor, values: Tensor, layer: int, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         """Write the newcomers, [R, Hkv, 1, D], and return all slots, [R, Hkv, B, D]."""
@@ -44,14 +42,15 @@ class SlotCache:
             self.slot = (self.slot + 1) % self.slots
         return self.keys[layer], self.values[layer]
 
+    # Asked by the model and unused: position ids are always explicit, and no mask is built.
     def get_seq_length(self, layer_idx: int = 0) -> int:
-        """Return a length; unused, since position ids are always explicit."""
+        """Return a length."""
         return self.slots
 
     get_query_offset = get_seq_length
 
     def get_mask_sizes(self, query_length: int, layer_idx: int = 0) -> tuple[int, int]:
-        """Return (keys, offset); unused, since no mask is built."""
+        """Return (keys, offset)."""
         return self.slots, 0
 
     def get_max_length(self, layer_idx: int | None = None) -> int:
@@ -60,11 +59,23 @@ class SlotCache:
 
 
 def sdpa(
-    module: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: None, scaling: float, **kwargs: Any
+    module: torch.nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: None,
+    scaling: float,
+    seen: Tensor | None = None,
+    **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    """Attend to all slots with torch's own kernel; [R, Hq, 1, D] in, [R, 1, Hq, D] out."""
+    """Attend with torch's own kernel; [R, Hq, n, D] in, [R, n, Hq, D] out.
+
+    To all slots, or to those of the mask that came as a keyword of the model's forward, bool [K, Hkv, n, C].
+    """
+    groups = query.shape[1] // key.shape[1]
+    of_layer = None if seen is None else seen[module.layer_idx].repeat_interleave(groups, dim=0)[None]
     output = torch.nn.functional.scaled_dot_product_attention(
-        query, key, value, scale=scaling, enable_gqa=query.shape[1] != key.shape[1]
+        query, key, value, attn_mask=of_layer, scale=scaling, enable_gqa=groups > 1
     )
     return output.transpose(1, 2), None
 
@@ -72,50 +83,11 @@ def sdpa(
 def matmul(
     module: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: None, scaling: float, **kwargs: Any
 ) -> tuple[Tensor, None]:
-    """Attend to all slots with two products, the heads of a group as rows of one matrix; shapes as `sdpa`."""
+    """Attend to all slots with two products, the heads of a group as rows of one matrix; shapes as `sdpa`, n = 1."""
     rows, heads, _, head_dim = query.shape
     grouped = query.view(rows, key.shape[1], -1, head_dim) * scaling
     weights = torch.softmax(torch.matmul(grouped, key.transpose(-1, -2)), dim=-1, dtype=torch.float32)
     return torch.matmul(weights.to(value.dtype), value).reshape(rows, 1, heads, head_dim), None
-
-
-def decode(
-    model: PreTrainedModel,
-    cache: Any,
-    token: int,
-    position: int,
-    steps: int,
-    rows: int,
-    mark: Callable[[], None],
-) -> list[list[int]]:
-    """Decode greedily and return what each row chose.
-
-    Args:
-        model: the model.
-        cache: its cache.
-        token: fed first.
-        position: of that token.
-        steps: forwards.
-        rows: of the batch.
-        mark: called after every step.
-    """
-    fed = torch.full((rows, 1), token, device=model.device)
-    chosen: list[list[int]] = []
-    for step in range(steps):
-        at = torch.full((rows, 1), position + step, device=model.device)
-        logits = model(input_ids=fed, position_ids=at, cache=cache, use_cache=True).logits[:, -1]
-        best = logits.argmax(dim=-1)
-        chosen.append(best.tolist())
-        mark()
-        fed = best[:, None]
-    return [list(row) for row in zip(*chosen, strict=True)]
-
-
-def filled(cache: Any, prompt: CachedPrompt, rows: int) -> Any:
-    """Put a prompt into a cache of transformers, once per row."""
-    for layer, (keys, values) in enumerate(zip(prompt.keys, prompt.values, strict=True)):
-        cache.update(keys.expand(rows, -1, -1, -1), values.expand(rows, -1, -1, -1), layer)
-    return cache
 
 
 def start(kind: str, kept: int, steps: int) -> int:
@@ -127,15 +99,9 @@ def start(kind: str, kept: int, steps: int) -> int:
 
 
 def run(
-    kind: str,
-    model: PreTrainedModel,
-    prompt: CachedPrompt,
-    kept: int,
-    steps: int,
-    mark: Callable[[], None],
-    rows: int = 1,
+    kind: str, model: PreTrainedModel, prompt: CachedPrompt, kept: int, steps: int, mark: Mark, rows: int = 1
 ) -> Run:
-    """Decode plainly.
+    """Decode plainly and greedily.
 
     Args:
         kind: "growing", "static", "slots_sdpa" or "slots_matmul".
@@ -149,17 +115,24 @@ def run(
     from transformers import DynamicCache, StaticCache
 
     prompt = prompt.first(start(kind, kept, steps))
-    within = nullcontext()
+    within: Any = nullcontext()
     if kind == GROWING:
-        cache: Any = filled(DynamicCache(config=model.config), prompt, rows)
+        cache = prompt.fill(DynamicCache(config=model.config), rows)
     elif kind == STATIC:
-        cache = filled(StaticCache(config=model.config, max_cache_len=kept), prompt, rows)
+        cache = prompt.fill(StaticCache(config=model.config, max_cache_len=kept), rows)
     else:
         cache = SlotCache(prompt, rows)
         within = attending(model, f"bench_{kind}", {SLOTS_SDPA: sdpa, SLOTS_MATMUL: matmul}[kind])
+    fed = prompt.ids[:, -1:].expand(rows, 1)
+    chosen: list[list[int]] = []
     with within:
-        tokens = decode(model, cache, int(prompt.ids[0, -1]), prompt.length, steps + LEAD, rows, mark)
-    return Run(tuple(tuple(row) for row in tokens), held(cache), (kept,) * rows)
+        for step in range(steps + LEAD):
+            at = torch.full((rows, 1), prompt.length + step, device=model.device)
+            best = model(input_ids=fed, position_ids=at, cache=cache, use_cache=True).logits[:, -1].argmax(dim=-1)
+            chosen.append(best.tolist())
+            mark()
+            fed = best[:, None]
+    return Run(tuple(zip(*chosen, strict=True)), held(cache), (kept,) * rows)
 
 
 def held(cache: Any) -> int:
@@ -173,10 +146,9 @@ def expected(model: PreTrainedModel, prompt: CachedPrompt, tokens: int) -> list[
     """Return what transformers' own `generate` answers to a prompt, greedily."""
     from transformers import DynamicCache
 
-    cache = filled(DynamicCache(config=model.config), prompt, 1)
     output = model.generate(
         prompt.ids,
-        cache=cache,
+        cache=prompt.fill(DynamicCache(config=model.config)),
         attention_mask=torch.ones_like(prompt.ids),
         max_new_tokens=tokens,
         min_new_tokens=tokens,
@@ -190,5 +162,6 @@ def expected(model: PreTrainedModel, prompt: CachedPrompt, tokens: int) -> list[
 def seen(kind: str, kept: int, steps: int) -> list[range]:
     """Return the positions that the token of each step sees: all of them, or with slots the last `kept`."""
     cached = start(kind, kept, steps)
-    first = (lambda step: 0) if kind in (GROWING, STATIC) else (lambda step: step + 1)
-    return [range(first(step), cached + step + 1) for step in range(steps + LEAD)]
+    return [
+        range(0 if kind in (GROWING, STATIC) else step + 1, cached + step + 1) for step in range(steps + LEAD)
+    ]

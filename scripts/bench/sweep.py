@@ -3,55 +3,29 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from inertia.bench.figures import paired
-from inertia.bench.prompt import random_ids
+from bench.figures import paired
+from bench.measure import Tick
+from bench.prompt import random_ids
+from inertia import generate, preset
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from inertia.eviction.policy import Policy
-
 # Twenty methods of several scorers, scopes and rules, the first being the one that runs alone; no full cache.
 METHODS = (
-    "inertiakv",
-    "inertiakv_lazy",
-    "score_free",
-    "single_step",
-    "h2o",
-    "inertiakv_vnorm",
-    "inertiakv_entropy",
-    "inertiakv_keydiff",
-    "inertiakv_key_norm",
-    "inertiakv_recency",
-    "inertiakv_random",
-    "tova_decode",
-    "keydiff_decode",
-    "key_norm_decode",
-    "tova_ema",
-    "streaming_llm_decode",
-    "random",
-    "with_reserve",
-    "high_reserve",
-    "random_per_head",
+    *("inertiakv", "inertiakv_lazy", "score_free", "single_step", "h2o", "inertiakv_vnorm", "inertiakv_entropy"),
+    *("inertiakv_keydiff", "inertiakv_key_norm", "inertiakv_recency", "inertiakv_random", "tova_decode"),
+    *("keydiff_decode", "key_norm_decode", "tova_ema", "streaming_llm_decode", "random", "with_reserve"),
+    *("high_reserve", "random_per_head"),
 )
 MOST = 2.5
 
 
-def policies() -> list[Policy]:
-    """Return the twenty policies, each at a tenth of the prompt."""
-    from inertia.methods import preset
-
-    return [preset(name, compression_ratio=0.9) for name in METHODS]
-
-
-def sweep(
-    model: PreTrainedModel, prompt: int, tokens: int, repeats: int, tick: Callable[[str], None] = lambda name: None
-) -> dict[str, Any]:
-    """Time one policy and twenty of one prompt, in turn, and return the figures.
+def sweep(model: PreTrainedModel, prompt: int, tokens: int, repeats: int, tick: Tick) -> dict[str, Any]:
+    """Time one policy and twenty of one prompt, in turn, each at a tenth of it, and return the figures.
 
     Args:
         model: the model.
@@ -60,9 +34,7 @@ def sweep(
         repeats: how often, after a short warm-up.
         tick: told the name of each run that is done, 2 * `repeats` times.
     """
-    from inertia import generate
-
-    ids, many = random_ids(model, prompt), policies()
+    ids, many = random_ids(model, prompt), [preset(name, compression_ratio=0.9) for name in METHODS]
     generate(model, ids[:, : prompt // 2], many, 4)
     seconds: dict[int, list[float]] = {1: [], len(many): []}
     answers: dict[int, list[int]] = {}

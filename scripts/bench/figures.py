@@ -5,20 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import median
 
-
-def quantile(values: Sequence[float], share: float) -> float:
-    """Return the value below which a share of the values lies, linear between neighbours.
-
-    Raises:
-        ValueError: there are no values.
-    """
-    if not values:
-        raise ValueError("no values; measure at least one.")
-    ordered = sorted(values)
-    place = share * (len(ordered) - 1)
-    low = int(place)
-    high = min(low + 1, len(ordered) - 1)
-    return ordered[low] + (place - low) * (ordered[high] - ordered[low])
+import numpy as np
 
 
 def typical(repeats: Sequence[Sequence[float]], period: int = 1, dear: int = 0, share: float = 0.5) -> float:
@@ -36,13 +23,12 @@ def typical(repeats: Sequence[Sequence[float]], period: int = 1, dear: int = 0, 
     Raises:
         ValueError: a repeat without a dear step.
     """
+    fewest = min(map(len, repeats))
+    if fewest < period:
+        raise ValueError(f"{fewest} timed steps are fewer than a period of {period}; take more steps.")
     costly = [time for times in repeats for time in times[dear::period]]
-    if min(map(len, repeats)) < period:
-        raise ValueError(f"{min(map(len, repeats))} timed steps are fewer than a period of {period}; take more steps.")
-    if period == 1:
-        return quantile(costly, share)
-    cheap = [time for times in repeats for at, time in enumerate(times) if at % period != dear]
-    return (quantile(costly, share) + (period - 1) * quantile(cheap, share)) / period
+    cheap = [time for times in repeats for at, time in enumerate(times) if at % period != dear] or [0.0]
+    return float(np.quantile(costly, share) + (period - 1) * np.quantile(cheap, share)) / period
 
 
 def paired(over: Sequence[float], under: Sequence[float]) -> list[float]:
@@ -60,7 +46,11 @@ def share_beyond(whole: Sequence[float], without: Sequence[float]) -> float:
 
 
 def windows(values: Sequence[float], count: int) -> list[float]:
-    """Return the medians of so many windows of equal size; what does not fill the last is left out."""
+    """Return the medians of so many windows of equal size; what does not fill the last is left out.
+
+    Raises:
+        ValueError: fewer values than windows.
+    """
     size = len(values) // count
     if size == 0:
         raise ValueError(f"{len(values)} values do not fill {count} windows; take more steps.")
@@ -72,10 +62,5 @@ def slope(values: Sequence[float]) -> float:
 
     0.05 means that the fitted line ends 5% of the mean above where it began.
     """
-    count = len(values)
-    if count < 2:
-        raise ValueError(f"{count} values have no slope; take at least 2.")
-    centre, mean = (count - 1) / 2, sum(values) / count
-    rise = sum((at - centre) * (value - mean) for at, value in enumerate(values))
-    per_step = rise / sum((at - centre) ** 2 for at in range(count))
-    return per_step * (count - 1) / mean
+    per_step = np.polyfit(range(len(values)), values, 1)[0]
+    return float(per_step * (len(values) - 1) / np.mean(values))

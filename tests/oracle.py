@@ -25,12 +25,23 @@ class Seen:
     values: torch.Tensor
 
 
-def oracle_attention(module, query, key, value, attention_mask, scaling, oracle=None, **kwargs):
-    """Plain attention with repeated keys and one boolean mask [Hq, Q, T] per layer; remembers the last query."""
+def oracle_attention(
+    module, query, key, value, attention_mask, scaling, oracle=None, softcap=None, s_aux=None, **kwargs
+):
+    """Plain attention with repeated keys and one boolean mask [Hq, Q, T] per layer; remembers the last query.
+
+    Learned sinks are one more key whose weight is thrown away.
+    """
     groups = query.shape[1] // key.shape[1]
     logits = query @ key.repeat_interleave(groups, dim=1).transpose(-1, -2) * scaling
+    if softcap is not None:
+        logits = softcap * torch.tanh(logits / softcap)
     logits = logits.masked_fill(~oracle["masks"][module.layer_idx][None], float("-inf"))
-    weights = logits.float().softmax(-1)
+    if s_aux is None:
+        weights = logits.float().softmax(-1)
+    else:
+        sink = s_aux[None, :, None, None].expand(*logits.shape[:-1], 1)
+        weights = torch.cat([logits, sink], dim=-1).float().softmax(-1)[..., :-1]
     output = weights.to(value.dtype) @ value.repeat_interleave(groups, dim=1)
     oracle["seen"][module.layer_idx] = Seen(weights[0, :, -1], query[0, :, -1], key[0], value[0])
     return output.transpose(1, 2), None
@@ -80,14 +91,19 @@ def forward(model, ids, hidden, layers):
 
 
 def attention_score(seen, policy, positions):
-    """Scores of one layer, {kv head: {position: value}}: mean weight of the query heads of each KV head."""
-    groups = seen.weights.shape[0] // seen.keys.shape[0]
+    """Scores of one layer, {KV head: {position: value}}: mean weight of the query heads of each cached KV head."""
+    groups = seen.weights.shape[0] // len(positions)
     return {
-        head: {
-            p: sum(float(seen.weights[head * groups + g, p]) for g in range(groups)) / groups for p in positions[head]
-        }
-        for head in range(seen.keys.shape[0])
+        head: {p: sum(float(seen.weights[head * groups + g, p]) for g in range(groups)) / groups for p in held}
+        for head, held in positions.items()
     }
+
+
+def cached_heads(config):
+    """KV heads that a layer caches: MLA has one latent for all of them."""
+    if getattr(config, "kv_lora_rank", None):
+        return 1
+    return getattr(config, "num_key_value_heads", None) or config.num_attention_heads
 
 
 SCORES = {"attention": attention_score}
@@ -138,7 +154,7 @@ def run(
     layers = layers_of(model.config)
     eligible = layers.eligible
     query_heads = model.config.num_attention_heads
-    kv_heads = model.config.num_key_value_heads
+    kv_heads = cached_heads(model.config)
     groups = query_heads // kv_heads
     ids = list(ids)
     prompt = len(ids)

@@ -101,6 +101,7 @@ OTHER = {
     "dtype": "bfloat16",
     "prefill_attention": "eager",
     "allow_unused_template": True,
+    "allow_unexpected_weights": True,
     "device": "cuda",
     "architecture": "qwen3",
     "head_dim": 16,

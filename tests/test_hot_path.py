@@ -105,15 +105,15 @@ def test_nothing_grows_with_the_number_of_steps():
 
 def test_the_full_cache_is_gone_right_after_the_cut(monkeypatch):
     seen, alive = [], {}
-    update = PromptCache.update
+    write = PromptCache.write
 
-    def watched(self, keys, values, layer_idx, *rest, **named):
-        found = update(self, keys, values, layer_idx, *rest, **named)
+    def watched(self, layer_idx, keys, values):
+        found = write(self, layer_idx, keys, values)
         layer = self.layers[layer_idx]
         seen.extend([weakref.ref(layer.keys), weakref.ref(layer.values)])
         return found
 
-    monkeypatch.setattr(PromptCache, "update", watched)
+    monkeypatch.setattr(PromptCache, "write", watched)
 
     def count(number, token, logits):
         gc.collect()

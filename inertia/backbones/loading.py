@@ -40,12 +40,12 @@ def load(config: BackboneConfig) -> Backbone:
         FetchError: an embedded model cannot be had, or has changed.
         ConnectionError: a Hub model cannot be had.
         OSError: `path` holds no model, or the disk is full.
-        RuntimeError: weights are missing from the files.
+        RuntimeError: the files lack weights, or hold some that the model has no place for.
     """
     config = _pinned(config)
     tokenizer = load_tokenizer(config)
     who = identity(config)
-    model = _tiny(config) if config.source == "tiny" else _pretrained(config)
+    model = _tiny(config, tokenizer) if config.source == "tiny" else _pretrained(config, tokenizer)
     ends = _eos_token_ids(model, tokenizer)
     model.generation_config = _neutral(tokenizer, ends)
     return Backbone(
@@ -142,15 +142,16 @@ def _place(config: BackboneConfig) -> _Place:
     return _Place(repo, hub.resolve_revision(repo, revision))
 
 
-def _tiny(config: BackboneConfig) -> PreTrainedModel:
+def _tiny(config: BackboneConfig, tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:
     from inertia.backbones.tiny import build
 
     model = build(config)
     checks.check_supported(model.config)
+    checks.check_vocabulary(model.config, tokenizer)
     return model.to(config.device)
 
 
-def _pretrained(config: BackboneConfig) -> PreTrainedModel:
+def _pretrained(config: BackboneConfig, tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -158,6 +159,7 @@ def _pretrained(config: BackboneConfig) -> PreTrainedModel:
     found = AutoConfig.from_pretrained(place.location, **place.arguments())
     checks.check_supported(found)
     checks.check_shape(config, found)
+    checks.check_vocabulary(found, tokenizer)
     model, report = AutoModelForCausalLM.from_pretrained(
         place.location,
         **place.arguments(),
@@ -167,13 +169,7 @@ def _pretrained(config: BackboneConfig) -> PreTrainedModel:
         output_loading_info=True,
         device_map=None if config.device == "cpu" else config.device,
     )
-    # transformers fills what is missing with random numbers and only warns.
-    absent = sorted(map(str, [*report["missing_keys"], *report["mismatched_keys"]]))
-    if absent:
-        raise RuntimeError(
-            f"the files of backbone {config.name!r} lack {len(absent)} of its weights (first: {absent[0]}); "
-            "they are damaged or of another model"
-        )
+    checks.check_weights(config, [*report["missing_keys"], *report["mismatched_keys"]], report["unexpected_keys"])
     return model
 
 

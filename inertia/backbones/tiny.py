@@ -81,7 +81,7 @@ def tiny_model(
     # transformers draws its initial weights from the global generator, which is the caller's.
     with torch.random.fork_rng(devices=[]):
         model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation=attention)
-    _fill(model, seed)
+    fill(model, seed)
     return model.to(dtype).eval().requires_grad_(False)
 
 
@@ -117,7 +117,8 @@ def _config(architecture: str, shape: dict[str, Any], window: int | None) -> Pre
     return getattr(transformers, plain[architecture])(**shape)
 
 
-def _fill(model: PreTrainedModel, seed: int) -> None:
+def fill(model: PreTrainedModel, seed: int) -> None:
+    """Draw all weights of a model anew, in place, each a function of its name and the seed alone."""
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             # One generator per name: a further layer leaves the others as they were.

@@ -11,6 +11,7 @@ from inertia.decoding.request import PromptFormat, Request, TokensPrompt
 from inertia.eviction.execution import KERNEL, RECOMPUTE, Execution
 from inertia.eviction.layers import layers_of
 from inertia.eviction.policy import SHARED, Policy
+from inertia.eviction.support import check_ids, check_length, check_model, check_observed, check_pieces
 from inertia.eviction.units import Row
 
 if TYPE_CHECKING:
@@ -38,14 +39,15 @@ def check(
             f"stop_strings={list(stops)} need a tokenizer and may not be empty; "
             "give prompt_format=PromptFormat(tokenizer) and no empty string."
         )
+    check_model(model)
     check_execution(model, request.execution)
     for prompt in prompts:
-        check_prompt(model, prompt, request.stopping.max_new_tokens)
+        check_prompt(model, prompt, request.stopping.max_new_tokens, request.execution.prefill_chunk)
         for policy in policies:
             check_policy(model, policy, prompt, request.prompt_format, request.execution)
 
 
-def check_prompt(model: PreTrainedModel, prompt: TokensPrompt, new_tokens: int) -> None:
+def check_prompt(model: PreTrainedModel, prompt: TokensPrompt, new_tokens: int, chunk: int | None) -> None:
     """Refuse ids that are none of the model's, and a prompt that does not fit its window.
 
     Raises:
@@ -56,22 +58,14 @@ def check_prompt(model: PreTrainedModel, prompt: TokensPrompt, new_tokens: int) 
         raise ValueError(
             f"input_ids has shape {list(ids.shape)}; give one prompt as [1, L0] with L0 >= 1, several as a list."
         )
-    if ids.dtype not in (torch.int32, torch.int64):
-        raise ValueError(f"input_ids has dtype {ids.dtype}; give token ids as torch.long.")
     if forced is not None and len(forced) < new_tokens:
         raise ValueError(
             f"forced_tokens has {len(forced)} tokens but max_new_tokens={new_tokens}; "
             "give as many tokens as are to be forced."
         )
-    vocabulary = model.get_input_embeddings().weight.shape[0]
-    low, high = int(ids.min()), int(ids.max())
+    check_ids(model, ids)
     if forced:
-        low, high = min(low, *forced), max(high, *forced)
-    if low < 0 or high >= vocabulary:
-        raise ValueError(
-            f"token ids run from {low} to {high}, but the model's embedding has {vocabulary} rows (0 to "
-            f"{vocabulary - 1}); take the tokenizer that belongs to this model."
-        )
+        check_ids(model, torch.tensor(list(forced)))
     window = getattr(model.config.get_text_config(), "max_position_embeddings", None)
     length = ids.shape[1]
     if window is not None and length + new_tokens > window:
@@ -79,6 +73,9 @@ def check_prompt(model: PreTrainedModel, prompt: TokensPrompt, new_tokens: int) 
             f"prompt of {length} + {new_tokens} new tokens = {length + new_tokens} exceeds the model's window "
             f"of {window} tokens; shorten the prompt or max_new_tokens."
         )
+    check_length(model.config, length, new_tokens, min(chunk or length, length))
+    if chunk is not None and chunk < length:
+        check_pieces(model.config, chunk)
 
 
 def check_execution(model: PreTrainedModel, execution: Execution) -> None:
@@ -132,8 +129,11 @@ def check_policy(
             f"execution.prefill_chunk={chunk} reads the prompt in pieces, but {observer.kind!r} of a policy must "
             "observe it whole; set execution.prefill_chunk=null."
         )
+    if observer is not None and compressor is None:
+        check_observed(model.config, whole=True, again=False)
     if compressor is not None:
         part = policy.prefill.part(length, prompt.context_end)
+        check_observed(model.config, whole=part == length, again=compressor.replay)
         compressor.check(part, policy.prefill.budget.tokens(part, part))
         if compressor.replay and prompt_format.tokenizer is None:
             raise ValueError(

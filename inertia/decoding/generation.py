@@ -17,7 +17,6 @@ from inertia.decoding.request import Observation, PromptFormat, Request, Stoppin
 from inertia.decoding.result import Generation
 from inertia.decoding.row import GrowingRow, mean_count, propose
 from inertia.eviction.attention import attention_of, decoding_attention
-from inertia.eviction.cache import Ring
 from inertia.eviction.cut import first_cut
 from inertia.eviction.execution import Execution
 from inertia.eviction.layers import Layers, layers_of
@@ -180,6 +179,7 @@ def start_family(model: PreTrainedModel, layers: Layers, prefilled: Prefilled, f
     step = FirstStep(layers, prompt, scorers, source.seed, attention_of(request.execution.scoring))
     with decoding_attention(model):
         logits = forward(model, step, [family[0].tokens[-1]], [step.seen])[0]
+    step.check()
     (proposed,) = propose(request, logits[None], 1)
     for row in family:
         sequence = Row(row.policy, source.ids.shape[1], source.seed, cached, source.context_end)
@@ -197,9 +197,5 @@ def start_family(model: PreTrainedModel, layers: Layers, prefilled: Prefilled, f
 def prompt_bytes(prompt: Prompt, policy: Policy, steps: int) -> int:
     """Return the bytes that a prompt takes before the first cut, with the room that this policy alone asks for."""
     if prompt.ragged:
-        return sum(layer.row_bytes for layer in prompt.layers)
-    room = min(steps, 1) if policy.evicts else steps
-    return sum(
-        layer.row_bytes if isinstance(layer, Ring) else layer.slot_bytes * (prompt.length + room)
-        for layer in prompt.layers
-    )
+        return prompt.row_bytes()
+    return prompt.row_bytes(prompt.length + (min(steps, 1) if policy.evicts else steps))

@@ -33,7 +33,7 @@ class Prefilled:
     Attributes:
         prompt: what was read.
         plain: its cache.
-        earlier: per layer, the ring of a sliding layer as it stood at the end of the context; None elsewhere.
+        earlier: sliding windows as they stood at the end of the context, by layer.
         logits: that choose the first token, [vocabulary].
         observed: scores by (observer, part), per eligible layer [Hkv, part].
         seconds: wall time of the prefill, observers and replays included.
@@ -41,7 +41,7 @@ class Prefilled:
 
     prompt: TokensPrompt
     plain: Prompt
-    earlier: list[Any]
+    earlier: dict[int, Any]
     logits: Tensor
     observed: dict[str, list[Tensor]]
     seconds: float
@@ -74,7 +74,7 @@ def prefill(
     wanted = observers(policies, length, context_end)
     early = any(part < length for _, part in wanted.values())
     first = length if chunk is None or wanted else min(chunk, length)
-    cache = PromptCache(layers.windows, length - first + extra, context_end if early else None)
+    cache = PromptCache(layers, length - first + extra, context_end if early else None)
     scores: dict[str, list[Tensor]] = {key: [] for key in wanted}
     arguments = {
         "input_ids": input_ids[:, :first],
@@ -94,16 +94,16 @@ def prefill(
         with decoding_attention(model):
             output = model(cache=SessionCache(session), session=session, **arguments)
     else:
-        output = model(cache=cache, **arguments)
-    heads = cache.layers[layers.eligible[0]].keys.shape[1]
-    plain = Prompt(list(cache.layers), first, heads, len(layers.eligible))
+        output = model(cache=SessionCache(cache), **arguments)
+    plain = Prompt(cache.layers, first, cache.heads(layers), len(layers.eligible), states=cache.states)
     logits = output.logits[0, -1]
     for start in range(first, length, first):
         logits = read_on(model, layers, plain, input_ids[:, start : start + first])
     for key, (observer, part) in wanted.items():
         if key not in scoring:
-            rings = cache.earlier if part < length else plain.layers
-            scores[key] = replayed(model, layers, plain, rings, observer, input_ids[:, :part], request.prompt_format)
+            held = {**plain.layers, **cache.earlier} if part < length else plain.layers
+            context = Prompt(held, part, plain.heads, plain.depth)
+            scores[key] = replayed(model, layers, context, observer, input_ids[:, :part], request.prompt_format)
     # Layers may lie on several devices; compressors rank over all of them.
     observed = {key: [score.to(plain.device) for score in found] for key, found in scores.items()}
     return Prefilled(prompt, plain, cache.earlier, logits, observed, time.perf_counter() - started)
@@ -124,8 +124,7 @@ def observers(policies: Sequence[Policy], length: int, context_end: int | None) 
 def replayed(
     model: PreTrainedModel,
     layers: Layers,
-    plain: Prompt,
-    rings: Sequence[Any],
+    context: Prompt,
     compressor: Any,
     part: Tensor,
     prompt_format: PromptFormat,
@@ -135,18 +134,11 @@ def replayed(
     Args:
         model: the model.
         layers: its layers.
-        plain: the prompt.
-        rings: per layer, the ring of a sliding layer as it stood at the end of the part; others may be None.
+        context: the part as it is cached; its sliding windows as they stood at its end.
         compressor: which one.
         part: ids of the compressed part, [1, part].
         prompt_format: for the compressor's requests.
     """
-    context = Prompt(
-        [ring or layer for ring, layer in zip(rings, plain.layers, strict=True)],
-        part.shape[1],
-        plain.heads,
-        plain.depth,
-    )
     scores: list[Tensor] = []
     for replay in compressor.replays(
         prompt_format.tokenizer,
@@ -171,9 +163,9 @@ def compress(layers: Layers, prefilled: Prefilled, rule: Prefill, steps: int) ->
     part = rule.part(length, context_end)
     budget = min(rule.budget.tokens(part, part), part)
     keep = rule.compressor.keep(prefilled.observed[repr((rule.compressor, part))], budget)
-    rings = prefilled.plain.layers if part == length else prefilled.earlier
+    windows = prefilled.plain.layers if part == length else prefilled.earlier
     room = length - part + steps
-    return compressed(prefilled.plain, rings, layers, keep, room, rule.compressor.removes), budget
+    return compressed(prefilled.plain, windows, layers, keep, room, rule.compressor.removes), budget
 
 
 def read_on(model: PreTrainedModel, layers: Layers, prompt: Prompt, ids: Tensor) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -15,8 +15,15 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 NAME = "inertia"
+# Keywords of a layer's attention that change nothing about one row's decoding, or that the session knows by itself.
+NEUTRAL = frozenset(
+    {
+        "dropout", "sliding_window", "position_ids", "is_causal", "output_attentions", "output_hidden_states", "cache",
+        "use_cache", "return_dict", "logits_to_keep", "layer_idx", "output_router_logits",
+    }
+)  # fmt: skip
 
-# One token's attention: (query, keys, values, scaling, mask, softcap, scored) -> (output, weights or None).
+# One token's attention: (query, keys, values, scaling, mask, softcap, sinks, scored) -> (output, weights or None).
 Attention = Callable[..., tuple[Tensor, Tensor | None]]
 
 
@@ -27,6 +34,7 @@ def slot_attention(
     scaling: float,
     mask: Tensor | None = None,
     softcap: float | None = None,
+    sinks: Tensor | None = None,
     scored: bool = True,
 ) -> tuple[Tensor, Tensor]:
     """Attend from one token per row to the slots of each KV head, without repeating keys for grouped heads.
@@ -36,32 +44,58 @@ def slot_attention(
     Args:
         query: [R, Hq, 1, D].
         keys: [R, Hkv, T, D].
-        values: [R, Hkv, T, D].
+        values: [R, Hkv, T, Dv].
         scaling: factor on q.k.
         mask: bool [R, Hkv or 1, T], True where a slot is filled; None when all are.
         softcap: tanh cap of the logits, where the model has one.
+        sinks: learned logits [Hq] that take part in the softmax and stand for no token, where the model has them.
         scored: whether anyone wants the weights; here they come for free.
 
     Returns:
-        Output [R, 1, Hq, D] in the values' dtype, and weights [R, Hkv, G, T] in fp32.
+        Output [R, 1, Hq, Dv] in the values' dtype, and weights [R, Hkv, G, T] in fp32.
     """
-    weights = slot_weights(query, keys, scaling, mask, softcap)
+    weights = slot_weights(query, keys, scaling, mask, softcap, sinks)
     output = torch.matmul(weights.to(values.dtype), values)
-    return output.reshape(query.shape[0], 1, query.shape[1], query.shape[3]), weights
+    return output.reshape(query.shape[0], 1, query.shape[1], -1), weights
 
 
 def slot_weights(
-    query: Tensor, keys: Tensor, scaling: float, mask: Tensor | None = None, softcap: float | None = None
+    query: Tensor,
+    keys: Tensor,
+    scaling: float,
+    mask: Tensor | None = None,
+    softcap: float | None = None,
+    sinks: Tensor | None = None,
 ) -> Tensor:
     """Return the softmax weights of `slot_attention`, [R, Hkv, G, T] in fp32."""
-    rows, _, _, head_dim = query.shape
-    grouped = query.view(rows, keys.shape[1], -1, head_dim)
-    logits = torch.matmul(grouped, keys.transpose(-1, -2)).float().mul_(scaling)
+    grouped = query.view(query.shape[0], keys.shape[1], -1, query.shape[-1])
+    if sinks is not None:
+        sinks = sinks.view(keys.shape[1], -1)
+    return softmax_weights(grouped, keys, scaling, None if mask is None else mask.unsqueeze(2), softcap, sinks)
+
+
+def softmax_weights(
+    query: Tensor, keys: Tensor, scaling: float, mask: Tensor | None, softcap: float | None, sinks: Tensor | None
+) -> Tensor:
+    """Return the attention weights of queries that read the same head's keys, [R, Hkv, M, T] in fp32.
+
+    Args:
+        query: [R, Hkv, M, D].
+        keys: [R, Hkv, T, D].
+        scaling: factor on q.k.
+        mask: bool, broadcastable to the weights, True where a query may look; None for everywhere.
+        softcap: tanh cap of the logits, or None.
+        sinks: a logit per query that takes part in the softmax and has no key, [Hkv, M], or None.
+    """
+    logits = torch.matmul(query, keys.transpose(-1, -2)).float().mul_(scaling)
     if softcap is not None:
         logits = torch.tanh(logits / softcap) * softcap
     if mask is not None:
-        logits.masked_fill_(~mask.unsqueeze(2), float("-inf"))
-    return torch.softmax(logits, dim=-1)
+        logits.masked_fill_(~mask, float("-inf"))
+    if sinks is None:
+        return torch.softmax(logits, dim=-1)
+    sink = sinks.float()[..., None].expand(logits.shape[0], -1, -1, -1)
+    return torch.softmax(torch.cat([logits, sink], dim=-1), dim=-1)[..., :-1]
 
 
 def recomputing_attention(
@@ -71,13 +105,18 @@ def recomputing_attention(
     scaling: float,
     mask: Tensor | None = None,
     softcap: float | None = None,
+    sinks: Tensor | None = None,
     scored: bool = True,
 ) -> tuple[Tensor, Tensor | None]:
     """Attend with the library's fused kernel, which keeps its weights, and compute them a second time for scores.
 
     This is how the paper's hook gets them; it is here so that its cost can be measured. See `slot_attention` for
     shapes.
+
+    Raises:
+        ValueError: the model has learned sinks.
     """
+    refuse_sinks(sinks, RECOMPUTE)
     wide = None
     if mask is not None:
         group = query.shape[1] // keys.shape[1]
@@ -96,9 +135,20 @@ def kernel_attention(
     scaling: float,
     mask: Tensor | None = None,
     softcap: float | None = None,
+    sinks: Tensor | None = None,
     scored: bool = True,
 ) -> tuple[Tensor, Tensor | None]:
-    """Attend with our GPU kernel: output and weights in one pass over keys and values; see `slot_attention`."""
+    """Attend with our GPU kernel: output and weights in one pass over keys and values; see `slot_attention`.
+
+    Raises:
+        ValueError: the model has learned sinks, or keys and values of two sizes.
+    """
+    refuse_sinks(sinks, KERNEL)
+    if keys.shape != values.shape:
+        raise ValueError(
+            f"execution.scoring='kernel' needs keys and values of one size, not {keys.shape[-1]} and "
+            f"{values.shape[-1]}; set execution.scoring=fused."
+        )
     from inertia.eviction.kernels.slot_decode import slot_decode
 
     if mask is not None:
@@ -109,6 +159,16 @@ def kernel_attention(
     if weights is not None:
         weights = weights.view(query.shape[0], keys.shape[1], -1, keys.shape[2])
     return output.unsqueeze(1), weights
+
+
+def refuse_sinks(sinks: Tensor | None, scoring: str) -> None:
+    """Refuse learned sinks where the attention cannot take them in.
+
+    Raises:
+        ValueError: there are some.
+    """
+    if sinks is not None:
+        raise ValueError(f"execution.scoring={scoring!r} has no learned sinks as this model's; set it to fused.")
 
 
 def attention_of(scoring: str) -> Attention:
@@ -129,7 +189,7 @@ def attention_function(
     key: Tensor,
     value: Tensor,
     attention_mask: Tensor | None,
-    scaling: float,
+    scaling: float | None = None,
     session: Any = None,
     softcap: float | None = None,
     s_aux: Tensor | None = None,
@@ -140,13 +200,32 @@ def attention_function(
     No mask function is registered for this name, so `attention_mask` is None and masking is the session's business.
 
     Raises:
-        RuntimeError: called without a session, or for a model whose attention has learned sinks.
+        RuntimeError: called without a session, which is also what a model gives that keeps its keywords to itself.
+        ValueError: the layer asks for something that the core does not know, and would leave out.
     """
     if session is None:
-        raise RuntimeError(f"attention {NAME!r} works only inside inertia.generate; the model was called from outside.")
-    if s_aux is not None:
-        raise RuntimeError("attention with learned sink logits is not supported; use another backbone.")
-    return session.attend(module.layer_idx, query, key, value, scaling, softcap), None
+        raise RuntimeError(
+            f"attention {NAME!r} works only inside inertia.generate: either the model was called from outside, or it "
+            "does not hand the keywords of its forward to its layers and cannot be used; choose another backbone."
+        )
+    if attention_mask is not None or not kwargs.keys() <= NEUTRAL:
+        refuse_unknown({"attention_mask": attention_mask, **kwargs})
+    scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
+    return session.attend(module.layer_idx, query, key, value, scaling, softcap, s_aux), None
+
+
+def refuse_unknown(keywords: Mapping[str, Any]) -> None:
+    """Refuse an attention whose layer asks for more than keys, values, scaling, a cap and sinks.
+
+    Raises:
+        ValueError: names what it asks for.
+    """
+    unknown = sorted(name for name, value in keywords.items() if value is not None and name not in NEUTRAL)
+    if unknown:
+        raise ValueError(
+            f"this model's layers give their attention {', '.join(unknown)}, which eviction would leave out; "
+            "use another backbone."
+        )
 
 
 @contextmanager

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from inertia.eviction.cache import Ring, Slots
+from inertia.eviction.cache import SlidingWindow, Slots, joined_states, state_bytes
 from inertia.eviction.policy import PER_HEAD, SHARED, Policy
 from inertia.eviction.pooling import pooled_gain
 from inertia.eviction.prompt import Prompt
@@ -22,7 +23,8 @@ class Cut:
     Attributes:
         row: the sequence and its policy.
         length: tokens seen, which is the next true position.
-        layers: per layer of the model its slots (of the row's capacity, what stays in the first ones) or its ring.
+        layers: slots (of the row's capacity, what stays in the first ones) or window of each layer that caches tokens.
+        states: of the layers that keep one.
         heads: KV heads.
         depth: eligible layers K.
         ragged: whether units are heads whatever the policy's scope, after a compression of the prompt.
@@ -32,7 +34,8 @@ class Cut:
 
     row: Row
     length: int
-    layers: list[Slots | Ring]
+    layers: dict[int, Slots | SlidingWindow]
+    states: dict[int, Any]
     heads: int
     depth: int
     ragged: bool
@@ -48,15 +51,16 @@ class Cut:
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of the keys and values of all layers."""
-        return sum(layer.row_bytes for layer in self.layers)
+        """Bytes of the keys and values of all layers, and of their states."""
+        tokens = sum(layer.row_bytes() for layer in self.layers.values())
+        return tokens + sum(state_bytes(state) for state in self.states.values())
 
     @property
     def decode_bytes(self) -> int:
         """Bytes that the row takes while it decodes: slots of all layers, utilities, positions and scores."""
         units = self.positions.shape[0] * self.positions.shape[1]
         tables = units * (4 + 8) + self.depth * self.positions.shape[1] * 4
-        capacity = max(layer.keys.shape[2] for layer in self.layers if isinstance(layer, Slots))
+        capacity = max(layer.keys.shape[2] for layer in self.layers.values())
         return self.row_bytes + tables * capacity
 
 
@@ -84,7 +88,8 @@ def first_cut(row: Row, prompt: Prompt, scores: list[Tensor] | None, start: list
     return Cut(
         row,
         prompt.length,
-        list(prompt.layers) if adopts else carried_over(prompt, slots, row.capacity(steps)),
+        dict(prompt.layers) if adopts else carried_over(prompt, slots, row.capacity(steps)),
+        {number: state if adopts else joined_states([state]) for number, state in prompt.states.items()},
         prompt.heads,
         prompt.depth,
         prompt.ragged,
@@ -111,18 +116,18 @@ def ranked_cut(
     return utility, row.policy.selection.keep(ranked, positions, protected, budget)
 
 
-def carried_over(prompt: Prompt, slots: Tensor, capacity: int) -> list[Slots | Ring]:
+def carried_over(prompt: Prompt, slots: Tensor, capacity: int) -> dict[int, Slots | SlidingWindow]:
     """Return what stays of each layer of a prompt, [UK, UH, kept] in eligible ones, in fresh blocks of `capacity`."""
-    made: list[Slots | Ring] = []
+    made: dict[int, Slots | SlidingWindow] = {}
     eligible = 0
-    for layer in prompt.layers:
-        if isinstance(layer, Ring):
-            made.append(layer.copy())
+    for number, layer in prompt.layers.items():
+        if isinstance(layer, SlidingWindow):
+            made[number] = layer.joined()
             continue
         size = layer.keys.shape[2]
         # A compressed prompt's layers differ in size; what is cut off here is empty in this layer.
         stays = slots[eligible if slots.shape[0] > 1 else 0][:, :size].clamp(max=size - 1)
-        made.append(layer.taken(stays, capacity))
+        made[number] = layer.taken(stays, capacity)
         eligible += 1
     return made
 

@@ -8,7 +8,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from inertia.eviction.cache import PromptCache, Ring, Slots
+from inertia.eviction.attention import softmax_weights
+from inertia.eviction.cache import PromptCache
 from inertia.eviction.layers import Layers
 from inertia.eviction.prompt import Prompt
 
@@ -51,21 +52,33 @@ class PromptReading:
         self.cache = cache
         self.observer = observer
         self.seen = 0
-
-    def write(self, layer_idx: int, keys: Tensor, values: Tensor) -> None:
-        """Store the prompt's keys and values of one layer."""
-        self.cache.update(keys, values, layer_idx)
+        self.states = cache.states
+        self.write = cache.write
 
     def attend(
-        self, layer_idx: int, query: Tensor, keys: Tensor, values: Tensor, scaling: float, softcap: float | None
+        self,
+        layer_idx: int,
+        query: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        scaling: float,
+        softcap: float | None,
+        sinks: Tensor | None,
     ) -> Tensor:
-        """Attend causally and return the output [1, N, Hq, D].
+        """Attend causally and return the output [1, N, Hq, Dv].
 
         Raises:
-            ValueError: the model caps its logits, which the fused kernel cannot.
+            ValueError: the model caps its logits or has learned sinks, which the fused kernel cannot; or one cached
+                head serves several heads of keys and values, so that observers would rank what is not cached.
         """
         if softcap is not None:
             raise ValueError("this model caps its attention logits; prompts cannot be compressed on it.")
+        if sinks is not None:
+            raise ValueError("this model's attention has learned sinks; prompts cannot be compressed on it.")
+        if keys.shape[1] != self.cache.layers[layer_idx].keys.shape[1]:
+            raise ValueError(
+                "this model caches one latent for several heads (MLA); prompts cannot be compressed on it."
+            )
         mask = None
         if (window := self.windows[layer_idx]) is not None:
             index = torch.arange(query.shape[2], device=query.device)
@@ -96,41 +109,55 @@ class Reading:
         self.store = store
         self.observer = observer
         self.seen = prompt.length
+        self.states = prompt.states
         self.eligible = {layer: index for index, layer in enumerate(layers.eligible)}
+        self.windows = layers.windows
         self.counts = prompt.counts()
         self.before = prompt.unit_positions("per_head").expand(prompt.depth, prompt.heads, -1)
 
-    def write(self, layer_idx: int, keys: Tensor, values: Tensor) -> None:
-        """Nothing yet: a ring must still show what the text will overwrite."""
-
-    def attend(
-        self, layer_idx: int, query: Tensor, keys: Tensor, values: Tensor, scaling: float, softcap: float | None
-    ) -> Tensor:
-        """Attend, then store; returns the output [1, N, Hq, D]."""
+    def write(self, layer_idx: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Return what is cached with the text behind it, [1, Hkv, cached + N, ..]; store the text if it is to stay."""
         layer = self.prompt.layers[layer_idx]
-        new = torch.arange(self.seen, self.seen + self.tokens, device=query.device)
-        if isinstance(layer, Ring):
-            slots = torch.arange(layer.window, device=query.device)
-            # The latest position before the text that lies in each slot; negative where there is none.
-            old = (self.seen - 1) - ((self.seen - 1 - slots) % layer.window)
-            output = self._read(layer, query, keys, values, old[None], new, scaling, softcap, layer.window)
-            if self.store:
-                layer.fill(keys, values, self.seen)
-            return output
-        index = self.eligible[layer_idx]
-        old = self.before[index, :, : layer.keys.shape[2]].to(query.device)
-        output = self._read(layer, query, keys, values, old, new, scaling, softcap, None)
-        if self.observer is not None:
-            cached = old.shape[1]
-            seen_keys = torch.cat([layer.keys[0, :, :cached], keys[0]], dim=1)
-            seen_values = torch.cat([layer.values[0, :, :cached], values[0]], dim=1)
-            self.observer(Observed(query[0], seen_keys, seen_values, scaling, softcap, layer_idx, index))
-        if self.store:
-            heads = torch.arange(self.prompt.heads, device=query.device)[:, None]
-            slots = self.counts[index][:, None].to(query.device) + torch.arange(self.tokens, device=query.device)
+        cached = self._positions(layer_idx, keys.device).shape[1]
+        both = torch.cat([layer.keys[:, :, :cached], keys], 2), torch.cat([layer.values[:, :, :cached], values], 2)
+        if self.store and layer_idx not in self.eligible:
+            layer.fill(keys, values, self.seen)
+        elif self.store:
+            heads = torch.arange(self.prompt.heads, device=keys.device)[:, None]
+            counts = self.counts[self.eligible[layer_idx]][:, None].to(keys.device)
+            slots = counts + torch.arange(self.tokens, device=keys.device)
             layer.keys[0, heads, slots] = keys[0]
             layer.values[0, heads, slots] = values[0]
-        return output
+        return both
+
+    def attend(
+        self,
+        layer_idx: int,
+        query: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        scaling: float,
+        softcap: float | None,
+        sinks: Tensor | None,
+    ) -> Tensor:
+        """Attend to what `write` returned and return the output [1, N, Hq, Dv]."""
+        old, window = self._positions(layer_idx, query.device), self.windows[layer_idx]
+        new = torch.arange(self.seen, self.seen + self.tokens, device=query.device)
+        positions = torch.cat([old, new.expand(old.shape[0], -1)], dim=1)
+        if self.observer is not None and layer_idx in self.eligible:
+            number = self.eligible[layer_idx]
+            self.observer(Observed(query[0], keys[0], values[0], scaling, softcap, layer_idx, number))
+        outputs = []
+        for at, rows in zip(new.split(ROWS), query.split(ROWS, dim=2), strict=True):
+            apart = at[:, None] - positions[:, None, :]
+            visible = (positions[:, None, :] >= 0) & (apart >= 0)
+            if window is not None:
+                visible &= apart < window
+            if softcap is None and sinks is None:
+                outputs.append(plain_read(rows, keys, values, visible, scaling))
+            else:
+                outputs.append(weighted_read(rows, keys, values, visible, scaling, softcap, sinks))
+        return torch.cat(outputs, dim=2).transpose(1, 2)
 
     def finish(self) -> None:
         """Count the text as part of the prompt, after the forward (with `store` only)."""
@@ -140,58 +167,51 @@ class Reading:
             self.prompt.positions.scatter_(-1, slots, (self.seen + steps).expand_as(slots))
         self.prompt.length += self.tokens
 
-    def _read(
-        self, layer: Slots | Ring, query: Tensor, keys: Tensor, values: Tensor, old: Tensor, new: Tensor,
-        scaling: float, softcap: float | None, window: int | None,
-    ) -> Tensor:  # fmt: skip
-        """Return the output of all queries over the cached slots at positions `old` [Hkv or 1, n] and the text."""
-        cached = old.shape[1]
-        all_keys = torch.cat([layer.keys[:, :, :cached], keys], dim=2)
-        all_values = torch.cat([layer.values[:, :, :cached], values], dim=2)
-        positions = torch.cat([old, new.expand(old.shape[0], -1)], dim=1)
-        _, query_heads, tokens, head_dim = query.shape
-        grouped = query.view(keys.shape[1], -1, tokens, head_dim)
-        outputs = []
-        for first in range(0, tokens, ROWS):
-            rows = grouped[:, :, first : first + ROWS]
-            at = new[first : first + ROWS]
-            apart = at[:, None] - positions[:, None, :]
-            visible = (positions[:, None, :] >= 0) & (apart >= 0)
-            if window is not None:
-                visible &= apart < window
-            if softcap is None:
-                read = plain_read(rows, all_keys, all_values, visible, scaling)
-            else:
-                read = capped_read(rows, all_keys, all_values, visible, scaling, softcap)
-            outputs.append(read)
-        return torch.cat(outputs, dim=2).reshape(1, query_heads, tokens, head_dim).transpose(1, 2)
+    def _positions(self, layer_idx: int, device: torch.device) -> Tensor:
+        """Return the true positions of what a layer has cached before the text, [Hkv or 1, n]; -1 where empty."""
+        if layer_idx in self.eligible:
+            return self.before[self.eligible[layer_idx], :, : self.prompt.layers[layer_idx].keys.shape[2]].to(device)
+        window = self.windows[layer_idx]
+        slots = torch.arange(window, device=device)
+        # The latest position before the text that lies in each slot; negative where there is none.
+        return ((self.seen - 1) - ((self.seen - 1 - slots) % window))[None]
 
 
-def plain_read(rows: Tensor, keys: Tensor, values: Tensor, visible: Tensor, scaling: float) -> Tensor:
+def plain_read(query: Tensor, keys: Tensor, values: Tensor, visible: Tensor, scaling: float) -> Tensor:
     """Return the attention of some queries through the library's kernel, which holds no weights.
 
     Args:
-        rows: [Hkv, G, N, D].
-        keys: [1, Hkv, T, D].
-        values: like `keys`.
-        visible: [Hkv or 1, N, T].
+        query: [1, Hq, N, D].
+        keys: [1, H, T, D].
+        values: [1, H, T, Dv].
+        visible: [Hkv or 1, N, T], Hkv dividing H.
         scaling: factor on q.k.
 
     Returns:
-        Like `rows`.
+        [1, Hq, N, Dv].
     """
-    heads, group = rows.shape[:2]
-    mask = visible if visible.shape[0] == 1 else visible.repeat_interleave(group, dim=0)
-    output = torch.nn.functional.scaled_dot_product_attention(
-        rows.flatten(0, 1)[None], keys, values, attn_mask=mask[None], scale=scaling, enable_gqa=group > 1
+    heads = visible.shape[0]
+    mask = visible if heads == 1 else visible.repeat_interleave(query.shape[1] // heads, dim=0)
+    return torch.nn.functional.scaled_dot_product_attention(
+        query, keys, values, attn_mask=mask[None], scale=scaling, enable_gqa=query.shape[1] != keys.shape[1]
     )
-    return output[0].view(heads, group, *rows.shape[2:])
 
 
-def capped_read(rows: Tensor, keys: Tensor, values: Tensor, visible: Tensor, scaling: float, softcap: float) -> Tensor:
-    """Return the attention of some queries with capped logits, which the library's kernel cannot; see `plain_read`."""
-    logits = torch.matmul(rows.flatten(1, 2), keys[0].transpose(-1, -2)).float() * scaling
-    logits = torch.tanh(logits / softcap) * softcap
-    logits = logits.view(*rows.shape[:3], -1).masked_fill(~visible[:, None], float("-inf"))
-    weights = torch.softmax(logits, dim=-1).to(values.dtype)
-    return torch.matmul(weights.flatten(1, 2), values[0]).view(*rows.shape)
+def weighted_read(
+    query: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    visible: Tensor,
+    scaling: float,
+    softcap: float | None,
+    sinks: Tensor | None,
+) -> Tensor:
+    """Return the attention of some queries with capped logits or sinks, which the kernel cannot; see `plain_read`."""
+    heads, tokens = keys.shape[1], query.shape[2]
+    group = query.shape[1] // heads
+    grouped = query.reshape(1, heads, group * tokens, -1)
+    mask = visible.repeat(1, group, 1)[None]
+    if sinks is not None:
+        sinks = sinks.view(heads, group).repeat_interleave(tokens, dim=1)
+    weights = softmax_weights(grouped, keys, scaling, mask, softcap, sinks)
+    return torch.matmul(weights.to(values.dtype), values).reshape(1, query.shape[1], tokens, -1)

@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 
 from inertia.eviction.attention import Attention, slot_attention
-from inertia.eviction.cache import Ring
+from inertia.eviction.cache import joined_states, selected_states
 from inertia.eviction.cut import Cut
 from inertia.eviction.layers import Layers
 from inertia.eviction.policy import Policy
 from inertia.eviction.prompt import Prompt
-from inertia.eviction.units import Units
+from inertia.eviction.units import Units, cached_heads
 from inertia.eviction.view import LayerView, Scorer
 
 
@@ -55,52 +55,70 @@ class FirstStep:
             prompt.positions.scatter_(-1, self.counts[..., None], self.seen)
         prompt.length += 1
         self.filled = prompt.longest()
+        self.states = prompt.states
+        self.attended: set[int] = set()
 
-    def write(self, layer_idx: int, keys: Tensor, values: Tensor) -> None:
-        """Append the newcomer, [1, Hkv, 1, D]."""
-        layer = self.prompt.layers[layer_idx]
-        if isinstance(layer, Ring):
-            layer.fill(keys, values, self.seen)
-        else:
+    def write(self, layer_idx: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Append the newcomer, [1, Hkv, 1, ..], and return all that it attends to."""
+        layer, filled = self.prompt.layers[layer_idx], self.filled
+        if layer_idx in self.eligible:
             layer.write(keys, values, self.counts[self.eligible[layer_idx]][None].to(keys.device))
+        else:
+            layer.fill(keys, values, self.seen)
+            filled = min(self.seen + 1, layer.window)
+        return layer.keys[:, :, :filled], layer.values[:, :, :filled]
 
     def attend(
-        self, layer_idx: int, query: Tensor, keys: Tensor, values: Tensor, scaling: float, softcap: float | None
+        self,
+        layer_idx: int,
+        query: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        scaling: float,
+        softcap: float | None,
+        sinks: Tensor | None,
     ) -> Tensor:
-        """Attend to the prompt and the newcomer, score if eligible, and return the output [1, 1, Hq, D]."""
-        layer = self.prompt.layers[layer_idx]
-        if isinstance(layer, Ring):
-            filled = min(self.seen + 1, layer.window)
-            return slot_attention(
-                query, layer.keys[:, :, :filled], layer.values[:, :, :filled], scaling, softcap=softcap
-            )[0]
+        """Attend to what `write` returned, score if eligible, and return the output [1, 1, Hq, Dv]."""
+        self.attended.add(layer_idx)
+        if layer_idx not in self.eligible:
+            return slot_attention(query, keys, values, scaling, softcap=softcap, sinks=sinks)[0]
         index = self.eligible[layer_idx]
-        cached_keys, cached_values = layer.keys[:, :, : self.filled], layer.values[:, :, : self.filled]
         positions, mask = torch.arange(self.filled, device=query.device).view(1, 1, -1), None
         if self.prompt.positions is not None:
             positions = self.prompt.positions[index, :, : self.filled][None].to(query.device)
-            mask = positions[..., : cached_keys.shape[2]] >= 0
-        output, weights = self.attention(
-            query, cached_keys, cached_values, scaling, mask, softcap, scored=bool(self.scores)
-        )
+            mask = positions[..., : keys.shape[2]] >= 0
+        output, weights = self.attention(query, keys, values, scaling, mask, softcap, sinks, scored=bool(self.scores))
         if not self.scores:
             return output
         view = LayerView(
             weights=weights,
             query=query.view(1, keys.shape[1], -1, query.shape[-1]),
-            keys=cached_keys,
-            values=cached_values,
-            positions=positions[..., : cached_keys.shape[2]],
+            keys=keys,
+            values=values,
+            positions=positions[..., : keys.shape[2]],
             valid=mask,
             layer=index,
             seeds=self.seeds.to(query.device),
         )
         for scorer, scores in self.scores.items():
-            score = scorer.score(view)[0]
+            score = cached_heads(scorer.score(view), self.prompt.heads)[0]
             # Layers may lie on several devices; what is decided over all of them lies where the prompt starts.
             padded = torch.nn.functional.pad(score, (0, self.filled - score.shape[-1]))
             scores.append(padded.to(self.prompt.device))
         return output
+
+    def check(self) -> None:
+        """Refuse, after the step's forward, a model of which some layer attended past the session.
+
+        Raises:
+            ValueError: names the layers.
+        """
+        past = sorted(self.prompt.layers.keys() - self.attended)
+        if past:
+            raise ValueError(
+                f"layers {past} of this model do not attend through transformers' attention interface, so that nothing "
+                "can be evicted from them; use another backbone."
+            )
 
     def scores_of(self, policy: Policy) -> list[Tensor] | None:
         """Return the layer scores of a policy's scorer, [Hkv or 1, n] each; None for a policy that never evicts."""
@@ -116,27 +134,27 @@ def unit_key(item: Cut) -> str:
 class DecodeBatch:
     """Rows that decode together after their first cut: slots, utilities and victims."""
 
-    def __init__(
-        self, layers: Layers, cuts: list[Cut], steps: int, attention: Attention = slot_attention
-    ) -> None:
+    def __init__(self, layers: Layers, cuts: list[Cut], steps: int, attention: Attention = slot_attention) -> None:
         """Take the rows' tensors over, joined into one block per layer; a single row's stay as they are.
 
         Args:
             layers: the model's layers.
             cuts: the rows, of one prompt or of several, those of equal `unit_key` next to each other; their `layers`
-                are emptied, so that no second copy of the cache exists.
+                and `states` are emptied, so that no second copy of the cache exists.
             steps: decode steps in all, step 1 included.
             attention: of one token to the slots of an eligible layer.
         """
         self.attention = attention
         self.eligible = {layer: index for index, layer in enumerate(layers.eligible)}
         self.capacity = max(item.row.capacity(steps) for item in cuts)
-        self.layers = []
-        for _ in layers.windows:
-            first, *others = [item.layers.pop(0) for item in cuts]
-            self.layers.append(first.joined(others, self.capacity) if others else first)
+        self.layers, self.states = {}, {}
+        for number in list(cuts[0].layers):
+            first, *others = [item.layers.pop(number) for item in cuts]
+            self.layers[number] = first.joined(others, self.capacity) if others else first
+        for number in list(cuts[0].states):
+            self.states[number] = joined_states([item.states.pop(number) for item in cuts])
         self.capacity = max(self.layers[layer].keys.shape[2] for layer in layers.eligible)
-        self.device = self.layers[0].keys.device
+        self.device = next(iter(self.layers.values())).keys.device
         self.order = torch.arange(self.capacity, device=self.device)
         self.heads = cuts[0].heads
         self.seen = max(item.length for item in cuts)
@@ -173,40 +191,44 @@ class DecodeBatch:
             counts = self._joined([units.count for units in self.units])
             self.mask = self.order[: self.longest] < counts.unsqueeze(-1)
 
-    def write(self, layer_idx: int, keys: Tensor, values: Tensor) -> None:
-        """Write the newcomers of one layer, [R, Hkv, 1, D], over free slots."""
+    def write(self, layer_idx: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Write the newcomers of one layer, [R, Hkv, 1, ..], over free slots; return what there is to attend to."""
         layer = self.layers[layer_idx]
-        if isinstance(layer, Ring):
-            layer.slots.write(keys, values, (self.newest % layer.window)[:, None].to(keys.device))
-        else:
-            layer.write(keys, values, self._of_layer(self.slots, self.eligible[layer_idx]).to(keys.device))
+        if layer_idx not in self.eligible:
+            layer.write(keys, values, self.newest)
+            return layer.keys, layer.values
+        layer.write(keys, values, self._of_layer(self.slots, self.eligible[layer_idx]).to(keys.device))
+        return layer.keys[:, :, : self.longest], layer.values[:, :, : self.longest]
 
     def attend(
-        self, layer_idx: int, query: Tensor, keys: Tensor, values: Tensor, scaling: float, softcap: float | None
+        self,
+        layer_idx: int,
+        query: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        scaling: float,
+        softcap: float | None,
+        sinks: Tensor | None,
     ) -> Tensor:
-        """Attend to the filled slots, score the rows that are due, and return the output [R, 1, Hq, D]."""
-        layer = self.layers[layer_idx]
-        if isinstance(layer, Ring):
-            filled = (self.newest + 1).clamp(max=layer.window)
-            mask = torch.arange(layer.window, device=self.device) < filled[:, None, None]
-            return slot_attention(query, layer.keys, layer.values, scaling, mask.to(query.device), softcap)[0]
+        """Attend to what `write` returned, score the rows that are due, and return the output [R, 1, Hq, Dv]."""
+        size = keys.shape[2]
+        if layer_idx not in self.eligible:
+            filled = (self.newest + 1).clamp(max=size)
+            mask = torch.arange(size, device=self.device) < filled[:, None, None]
+            return slot_attention(query, keys, values, scaling, mask.to(query.device), softcap, sinks)[0]
         index = self.eligible[layer_idx]
-        cached_keys, cached_values = layer.keys[:, :, : self.longest], layer.values[:, :, : self.longest]
-        size = cached_keys.shape[2]
         mask = None if self.mask is None else self._of_layer(self.mask, index)[..., :size].to(query.device)
-        output, weights = self.attention(
-            query, cached_keys, cached_values, scaling, mask, softcap, scored=self.scoring
-        )
+        output, weights = self.attention(query, keys, values, scaling, mask, softcap, sinks, scored=self.scoring)
         if self.scoring:
-            grouped = query.view(query.shape[0], self.heads, -1, query.shape[-1])
+            grouped = query.view(query.shape[0], keys.shape[1], -1, query.shape[-1])
             for units, rows in self._spans():
                 if any(units.due):
                     positions = self._of_unit(units.positions, index)[..., :size].to(query.device)
                     view = LayerView(
                         weights=weights[rows],
                         query=grouped[rows],
-                        keys=cached_keys[rows],
-                        values=cached_values[rows],
+                        keys=keys[rows],
+                        values=values[rows],
                         positions=positions,
                         valid=None if mask is None else positions >= 0,
                         layer=index,
@@ -231,8 +253,9 @@ class DecodeBatch:
                 remaining.append(units)
         self.units = remaining
         index = torch.tensor(rows, device=self.device)
-        for layer in self.layers:
+        for layer in self.layers.values():
             layer.select(index.to(layer.keys.device))
+        self.states = {number: selected_states(state, index) for number, state in self.states.items()}
         self.newest = self.newest[index]
         self.rows = [self.rows[row] for row in rows]
 

@@ -75,6 +75,11 @@ def unit_shape(scope: str, layers: int, heads: int) -> tuple[int, int]:
     return (1 if scope == SHARED else layers), (heads if scope == PER_HEAD else 1)
 
 
+def cached_heads(score: Tensor, heads: int) -> Tensor:
+    """Return scores [.., H, T] of attention heads as those of the cached ones: means where several read one (MLA)."""
+    return score if score.shape[-2] <= heads else score.unflatten(-2, (heads, -1)).mean(-2)
+
+
 def reduce_heads(score: Tensor, scope: str) -> Tensor:
     """Return per-KV-head scores [R, Hkv, T] as a unit's scores: the mean over KV heads unless the scope is per_head."""
     return score if scope == PER_HEAD else score.mean(dim=1, keepdim=True)
@@ -115,7 +120,7 @@ class Units:
         """
         first = rows[0].policy
         device = utilities[0].device
-        self.rows = rows
+        self.rows, self.heads = rows, heads
         self.scorer, self.selection = first.scorer, first.selection
         self.scope = PER_HEAD if ragged else first.scope
         # The scope of a policy whose utilities are pooled over the units of its group, or None.
@@ -178,7 +183,7 @@ class Units:
 
     def absorb(self, layer: int, view: LayerView) -> None:
         """Take the scores of one layer; `layer` counts the eligible layers from 0."""
-        score = reduce_heads(self.scorer.score(view), self.scope)
+        score = reduce_heads(cached_heads(self.scorer.score(view), self.heads), self.scope)
         self.scores[:, layer, :, : score.shape[-1]] = score
 
     def advance(self, newest: Tensor, step: int, *, full: bool = False, shared: bool = False) -> None:

@@ -8,7 +8,7 @@ import oracle
 import pytest
 import torch
 
-from inertia import Policy, generate, preset
+from inertia import Observation, Policy, generate, preset
 from inertia.backbones.__main__ import main
 from inertia.backbones.families import FAMILIES, build, config_of, outcome, prompt_of
 from inertia.eviction.aggregation import Decoupled
@@ -47,7 +47,9 @@ def test_a_family_is_exact_or_refused_by_name(name):
 def test_evicting_equals_masking_in_every_family(name, scope):
     family, policy = FAMILIES[name], POLICIES[scope]
     model, ids = build(config_of(family)), prompt_of(family)
-    full, ours = generate(model, ids, [preset("full_cache"), policy], family.new_tokens, trace=True, return_logits=True)
+    full, ours = generate(
+        model, ids, [preset("full_cache"), policy], family.new_tokens, observe=Observation(trace=True, logits=True)
+    )
     tokens, kept, logits = oracle.run(model, ids[0].tolist(), policy, family.new_tokens)
     assert ours.tokens == tokens
     assert ours.kept == kept
@@ -99,10 +101,12 @@ def test_an_answer_does_not_depend_on_a_longer_one_before():
     """Dynamic NTK remembers the longest input."""
     family = FAMILIES["llama dynamic"]
     model, ids = build(config_of(family)), prompt_of(family)
-    first = generate(model, ids, [preset("full_cache")], 8, return_logits=True)[0].logits
+    first = generate(model, ids, [preset("full_cache")], 8, observe=Observation(logits=True))[0].logits
     with torch.inference_mode():
         model(torch.full((1, 200), 5))
-    assert torch.equal(generate(model, ids, [preset("full_cache")], 8, return_logits=True)[0].logits, first)
+    assert torch.equal(
+        generate(model, ids, [preset("full_cache")], 8, observe=Observation(logits=True))[0].logits, first
+    )
 
 
 def test_the_command_lists_every_family_and_the_readme_says_how_many(capsys):

@@ -228,11 +228,11 @@ def test_lines_are_dropped_once_the_cells_have_them(monkeypatch, results):
     seen: list[tuple[int, list[int]]] = []
     real = harness.answers
 
-    def look(batch, example, asker):
+    def look(batch, example, runner):
         (path,) = (results / "runs" / "groups").glob("*.jsonl")
         rows = [len((cell_folders(results / "runs")[c.id] / "samples.jsonl").read_bytes().splitlines()) for c in batch]
         seen.append((len(path.read_bytes().splitlines()), rows))
-        return real(batch, example, asker)
+        return real(batch, example, runner)
 
     sweep("abc", 3, tasks=["t"])
     monkeypatch.setattr(harness, "answers", look)
@@ -487,10 +487,10 @@ def test_a_planted_secret_reaches_no_file(monkeypatch, results, tmp_path):
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.setenv("HF_TOKEN", SECRET)
 
-    def leak(batch, example, asker):
+    def leak(batch, example, runner):
         if example.id.endswith("e1"):
             raise RuntimeError(f"cannot get https://me:hunter22@host.org/x?token={SECRET} for {home}/models")
-        return group_child.answers(batch, example, asker)
+        return group_child.answers(batch, example, runner)
 
     monkeypatch.setattr(harness, "answers", leak)
     asked = {"url": "https://me:hunter22@host.org/x", "api_key": "plainkey9", "path": f"{home}/data", "note": SECRET}

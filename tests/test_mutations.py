@@ -7,7 +7,7 @@ import pytest
 from test_core_oracle import compare
 
 from inertia import Policy, preset
-from inertia.decoding import generation
+from inertia.decoding import batches
 from inertia.eviction import attention, protect, session, units
 from inertia.eviction.aggregation import CoupledEMA, Linear
 from inertia.eviction.budget import Tokens
@@ -63,14 +63,14 @@ def unprotected_sinks(monkeypatch):
 
 
 def restarted_positions(monkeypatch):
-    right = generation.forward
+    right = batches.forward
 
     def wrong(model, batch, tokens, positions, **how):
         if isinstance(batch, session.DecodeBatch):
             positions = [batch.filled(row) - 1 for row in range(len(positions))]
         return right(model, batch, tokens, positions, **how)
 
-    monkeypatch.setattr(generation, "forward", wrong)
+    monkeypatch.setattr(batches, "forward", wrong)
 
 
 def wrong_head_map(monkeypatch):

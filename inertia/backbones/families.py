@@ -203,6 +203,7 @@ def outcome(name: str) -> Outcome:
     """
     from inertia.backbones.checks import check_supported
     from inertia.decoding.generation import generate
+    from inertia.decoding.request import Observation
     from inertia.eviction.layers import layers_of
     from inertia.methods import preset
 
@@ -211,7 +212,7 @@ def outcome(name: str) -> Outcome:
     try:
         check_supported(config)
         model, ids = build(config), prompt_of(family)
-        (made,) = generate(model, ids, [preset("full_cache")], family.new_tokens, return_logits=True)
+        (made,) = generate(model, ids, [preset("full_cache")], family.new_tokens, observe=Observation(logits=True))
     except (ValueError, RuntimeError) as error:
         return Outcome(None, str(error))
     tokens, logits = greedy(model, ids, family.new_tokens)

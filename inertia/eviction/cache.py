@@ -45,6 +45,23 @@ class Slots:
         """Keep only the given rows."""
         self.keys, self.values = self.keys[rows], self.values[rows]
 
+    def taken(self, slots: Tensor, capacity: int) -> Slots:
+        """Return some slots of a single row, [Hkv or 1, n], first in a new block of `capacity` slots."""
+        made = Slots(1, capacity, self.keys, self.values)
+        heads = torch.arange(self.keys.shape[1], device=self.keys.device)[:, None]
+        slots = slots.to(self.keys.device)
+        made.keys[0, :, : slots.shape[-1]] = self.keys[0, heads, slots]
+        made.values[0, :, : slots.shape[-1]] = self.values[0, heads, slots]
+        return made
+
+    def joined(self, others: Sequence[Slots], capacity: int) -> Slots:
+        """Return this row and others as rows of one new block, each padded to `capacity` slots."""
+        made = Slots(1 + len(others), capacity, self.keys, self.values)
+        for row, each in enumerate((self, *others)):
+            made.keys[row, :, : each.keys.shape[2]] = each.keys[0]
+            made.values[row, :, : each.keys.shape[2]] = each.values[0]
+        return made
+
     def row_bytes(self, capacity: int | None = None) -> int:
         """Return the bytes (K and V, all KV heads) that one row takes with `capacity` slots, or with those it has."""
         slots = self.keys.shape[2] if capacity is None else capacity
@@ -81,9 +98,13 @@ class SlidingWindow:
         """Keep only the given rows."""
         self.slots.select(rows)
 
-    def copy(self) -> SlidingWindow:
-        """Return a copy."""
-        return joined_windows([self])
+    def joined(self, others: Sequence[SlidingWindow] = (), capacity: int | None = None) -> SlidingWindow:
+        """Return a new window with these rows and those of others; its capacity is its own, whatever is asked."""
+        made = copy.copy(self)
+        made.slots = copy.copy(self.slots)
+        made.slots.keys = torch.cat([self.keys, *(each.keys for each in others)])
+        made.slots.values = torch.cat([self.values, *(each.values for each in others)])
+        return made
 
     def fill(self, keys: Tensor, values: Tensor, first: int) -> None:
         """Write the last of several consecutive tokens, [1, Hkv, T, ..], the first of them at position `first`."""
@@ -100,15 +121,6 @@ class SlidingWindow:
     def row_bytes(self, capacity: int | None = None) -> int:
         """Return the bytes of one row, whatever the capacity of other layers."""
         return self.slots.row_bytes()
-
-
-def joined_windows(windows: Sequence[SlidingWindow]) -> SlidingWindow:
-    """Return the rows of several windows of one layer as rows of a new one."""
-    made = copy.copy(windows[0])
-    made.slots = copy.copy(windows[0].slots)
-    made.slots.keys = torch.cat([window.keys for window in windows])
-    made.slots.values = torch.cat([window.values for window in windows])
-    return made
 
 
 def new_states(layers: Layers) -> dict[int, Any]:

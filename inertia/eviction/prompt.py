@@ -88,7 +88,7 @@ def compressed(
     eligible = {layer: index for index, layer in enumerate(layers.eligible)}
     for number, layer in plain.layers.items():
         if number not in eligible:
-            made[number] = windows[number].copy()
+            made[number] = windows[number].joined()
             continue
         index = eligible[number]
         most = int(counts[index].max())
@@ -96,10 +96,6 @@ def compressed(
         slots = (~keep[index]).long().sort(dim=-1, stable=True).indices[:, :most]
         filled = torch.arange(most, device=plain.device) < counts[index][:, None]
         positions[index, :, :most] = slots.masked_fill(~filled, -1)
-        new = made[number] = Slots(1, (part if not removes else most) + room, layer.keys, layer.values)
-        heads = torch.arange(plain.heads, device=layer.keys.device)[:, None]
-        slots = slots.to(layer.keys.device)
-        new.keys[0, :, :most] = layer.keys[0, heads, slots]
-        new.values[0, :, :most] = layer.values[0, heads, slots]
+        made[number] = layer.taken(slots, (part if not removes else most) + room)
     states = {number: joined_states([state]) for number, state in plain.states.items()}
     return Prompt(made, part, plain.heads, plain.depth, positions, states)

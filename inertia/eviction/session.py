@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from inertia.eviction.attention import Attention, slot_attention, slot_bias
-from inertia.eviction.cache import SlidingWindow, Slots, joined_states, joined_windows, selected_states
+from inertia.eviction.cache import joined_states, selected_states
 from inertia.eviction.cut import Cut
 from inertia.eviction.layers import Layers
 from inertia.eviction.policy import Policy
@@ -133,72 +133,37 @@ class FirstStep:
 def unit_key(item: Cut) -> str:
     """Return what rows must share to have their utilities in one `Units`."""
     policy = item.row.policy
-    return repr((item.prompt.ragged, policy.scope, policy.scorer, policy.selection, policy.protect.newest))
-
-
-def carry_over(cuts: list[Cut], number: int, index: int | None, capacity: int) -> Slots | SlidingWindow:
-    """Return one layer of the batch: what each row keeps of its prompt's layer, in fresh slots.
-
-    Args:
-        cuts: the batch's rows.
-        number: the layer.
-        index: which eligible layer it is, None for a sliding one (which every row keeps whole).
-        capacity: slots per row.
-    """
-    sources = [item.prompt.layers[number] for item in cuts]
-    if index is None:
-        return joined_windows(sources)
-    slots = Slots(len(cuts), capacity, sources[0].keys, sources[0].values)
-    heads = torch.arange(sources[0].keys.shape[1], device=sources[0].keys.device)[:, None]
-    for row, (item, source) in enumerate(zip(cuts, sources, strict=True)):
-        kept = item.slots[index if item.slots.shape[0] > 1 else 0].to(source.keys.device)
-        # A compressed prompt's layers differ in size; what is cut off here is empty in this layer.
-        kept = kept[:, : source.keys.shape[2]].clamp(max=source.keys.shape[2] - 1)
-        slots.keys[row, :, : kept.shape[-1]] = source.keys[0, heads, kept]
-        slots.values[row, :, : kept.shape[-1]] = source.values[0, heads, kept]
-    return slots
+    return repr((item.ragged, policy.scope, policy.scorer, policy.selection, policy.protect.newest))
 
 
 class DecodeBatch:
     """Rows that decode together after their first cut: slots, utilities and victims."""
 
-    def __init__(
-        self,
-        layers: Layers,
-        cuts: list[Cut],
-        steps: int,
-        *,
-        adopt: bool = False,
-        attention: Attention = slot_attention,
-    ) -> None:
-        """Copy what the rows keep out of their prompts.
+    def __init__(self, layers: Layers, cuts: list[Cut], steps: int, attention: Attention = slot_attention) -> None:
+        """Take the rows' tensors over, joined into one block per layer; a single row's stay as they are.
 
         Args:
             layers: the model's layers.
-            cuts: the rows, all at the same true position, those of equal `unit_key` next to each other.
+            cuts: the rows, of one prompt or of several, those of equal `unit_key` next to each other; their `layers`
+                and `states` are emptied, so that no second copy of the cache exists.
             steps: decode steps in all, step 1 included.
-            adopt: take the prompt's tensors over instead of copying them; for a single row that keeps everything.
             attention: of one token to the slots of an eligible layer.
         """
         self.attention = attention
         self.eligible = {layer: index for index, layer in enumerate(layers.eligible)}
         self.capacity = max(item.row.capacity(steps) for item in cuts)
-        prompt = cuts[0].prompt
-        if adopt:
-            self.layers, self.states = dict(prompt.layers), dict(prompt.states)
-        else:
-            self.layers = {
-                number: carry_over(cuts, number, self.eligible.get(number), self.capacity) for number in prompt.layers
-            }
-            self.states = {
-                number: joined_states([item.prompt.states[number] for item in cuts]) for number in prompt.states
-            }
+        self.layers, self.states = {}, {}
+        for number in list(cuts[0].layers):
+            first, *others = [item.layers.pop(number) for item in cuts]
+            self.layers[number] = first.joined(others, self.capacity) if others else first
+        for number in list(cuts[0].states):
+            self.states[number] = joined_states([item.states.pop(number) for item in cuts])
         self.capacity = max(self.layers[layer].keys.shape[2] for layer in layers.eligible)
-        self.order = torch.arange(self.capacity, device=prompt.device)
-        self.heads = prompt.heads
-        self.device = prompt.device
-        self.seen = prompt.length
-        self.newest = torch.full((len(cuts),), prompt.length - 1, device=self.device)
+        self.device = next(iter(self.layers.values())).keys.device
+        self.order = torch.arange(self.capacity, device=self.device)
+        self.heads = cuts[0].heads
+        self.seen = max(item.length for item in cuts)
+        self.newest = torch.tensor([item.length - 1 for item in cuts], device=self.device)
         self.rows = [item.row for item in cuts]
         self.units: list[Units] = []
         for _, members in groupby(cuts, key=unit_key):
@@ -208,7 +173,7 @@ class DecodeBatch:
                     [item.row for item in group],
                     [item.positions for item in group],
                     [item.utility for item in group],
-                    ragged=group[0].prompt.ragged,
+                    ragged=group[0].ragged,
                     layers=len(self.eligible),
                     heads=self.heads,
                     capacity=self.capacity,

@@ -285,7 +285,9 @@ class Units:
         self.finite &= self.utility.sum().isfinite()
         for index, row in enumerate(self.rows):
             if self.due[index] and isinstance(row.policy.refresh, AdaptiveRefresh):
-                change = total_variation(before[index].flatten(), self.utility[index].flatten())
+                # Slots beyond the filled ones are the batch's, and may not count.
+                mine = (index, ..., slice(self.filled[index]))
+                change = total_variation(before[mine].flatten(), self.utility[mine].flatten())
                 interval = row.policy.refresh.interval(change, self.pace[index][0])
                 self.pace[index] = (interval, step + interval)
 

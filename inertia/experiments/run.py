@@ -15,7 +15,7 @@ from inertia import backbones
 from inertia.benchmarks.example import Example
 from inertia.benchmarks.registry import Benchmark
 from inertia.experiments import absorb
-from inertia.experiments.answers import Answer, Asker
+from inertia.experiments.answers import Answer, TaskRunner
 from inertia.experiments.cells import CELL_ERRORS, Cell, Outcome, cells_of, groups_of, variant
 from inertia.experiments.config import RunConfig
 from inertia.experiments.indices import write_indices
@@ -211,11 +211,11 @@ def decode_missing(group: list[Cell], journal: Group, loaded: Loaded, bar: tqdm)
     missing = {name: frozenset(writer.missing) for name, writer in journal.writers.items()}
     backbone = loaded.get(group[0].config)
     bench, task, length = group[0].benchmark, group[0].task, group[0].length
-    asker = make_asker(backbone, bench, task, group[0].config.execution)
+    runner = task_runner(backbone, bench, task, group[0].config.execution)
     counts = [cells[name].config.benchmark.count(task) for name in missing]
     # A failure of an earlier, larger plan is still planned.
     tried = [row["index"] + 1 for writer in journal.writers.values() for row in writer.failures.values()]
-    examples = bench.examples(task, length, max(counts + tried), asker.renderer)
+    examples = bench.examples(task, length, max(counts + tried), runner.renderer)
     bar.set_description(f"{backbone.name} {group[0].place}")
     for index, example in enumerate(examples):
         lacking = [name for name in missing if example.id in missing[name]]
@@ -224,7 +224,7 @@ def decode_missing(group: list[Cell], journal: Group, loaded: Loaded, bar: tqdm)
         rows, used = {}, []
         for planned in journal.batches(example.id, lacking):
             together = [cells[name] for name in planned if name in cells]
-            for batch, results in decode_example(together, example, asker):
+            for batch, results in decode_example(together, example, runner):
                 used.append([cell.id for cell in batch])
                 for cell, result in zip(batch, results, strict=True):
                     if cell.id in lacking:
@@ -240,16 +240,16 @@ def shard_sessions(cell: Cell) -> dict[str, Any]:
     return {"shards": found} if found else {}
 
 
-def make_asker(backbone: Backbone, bench: Benchmark, task: str, execution: Execution | None = None) -> Asker:
+def task_runner(backbone: Backbone, bench: Benchmark, task: str, execution: Execution | None = None) -> TaskRunner:
     """Return what answers a task's examples with a backbone."""
     from inertia.benchmarks.render import Renderer
 
     renderer = Renderer(backbone.tokenizer, backbone.chat_template)
-    return Asker(backbone, bench.renderer(task, renderer, backbone.context_window), bench, execution)
+    return TaskRunner(backbone, bench.renderer(task, renderer, backbone.context_window), bench, execution)
 
 
 def decode_example(
-    cells: list[Cell], example: Example, asker: Asker
+    cells: list[Cell], example: Example, runner: TaskRunner
 ) -> list[tuple[list[Cell], Sequence[Answer | Exception]]]:
     """Decode one example under the policies of several cells; where that fails, each half of them by itself.
 
@@ -257,24 +257,24 @@ def decode_example(
         The batches that were decoded: their cells and, for each, its answer or the exception that stopped it.
     """
     try:
-        return [(cells, answers(cells, example, asker))]
+        return [(cells, answers(cells, example, runner))]
     except Exception as error:  # noqa: BLE001 - whatever it is, it must not take the other examples with it
         if len(cells) == 1:
             return [(cells, [error])]
         log.warning("%s failed for %d policies at once (%s); splitting them", example.id, len(cells), error)
         half = len(cells) // 2
-        return [batch for part in (cells[:half], cells[half:]) for batch in decode_example(part, example, asker)]
+        return [batch for part in (cells[:half], cells[half:]) for batch in decode_example(part, example, runner)]
 
 
-def answers(cells: list[Cell], example: Example, asker: Asker) -> list[Answer]:
+def answers(cells: list[Cell], example: Example, runner: TaskRunner) -> list[Answer]:
     """Answer one example under the policies of several cells, and measure their fidelity where it is asked for."""
     policies = [cell.config.policy for cell in cells]
     seed = example_seed(cells[0].config.seed, example.id)
-    found = asker.answers(example, policies, seed)
+    found = runner.answers(example, policies, seed)
     if "fidelity" in cells[0].config.benchmark.metrics:
         from inertia.measure.fidelity import with_fidelity
 
-        found = with_fidelity(asker, example, policies, found, seed)
+        found = with_fidelity(runner, example, policies, found, seed)
     return found
 
 

@@ -8,6 +8,10 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from inertia.eviction.reading import Observed
+
+    Rotary = Callable[[Tensor], tuple[Tensor, Tensor]]
+
 
 class PromptLayer(NamedTuple):
     """One eligible layer of the part of a prompt that is compressed: T tokens at positions 0 .. T - 1.
@@ -31,10 +35,34 @@ class PromptLayer(NamedTuple):
     scaling: float
     cos: Tensor
     sin: Tensor
-    rotary: Callable[[Tensor], tuple[Tensor, Tensor]]
+    rotary: Rotary
     layer: int
     layers: int
     softcap: float | None = None
+
+
+def prompt_layer(seen: Observed, part: int, rotary: Rotary, layers: int) -> PromptLayer:
+    """Return the first `part` tokens of what a layer was given while the prompt was read.
+
+    Args:
+        seen: of one eligible layer.
+        part: T.
+        rotary: the layer's rotary factors.
+        layers: number of eligible layers.
+    """
+    import torch
+
+    return PromptLayer(
+        seen.query[:, :part],
+        seen.keys[:, :part],
+        seen.values[:, :part],
+        seen.scaling,
+        *rotary(torch.arange(part, device=seen.keys.device)),
+        rotary,
+        seen.index,
+        layers,
+        seen.softcap,
+    )
 
 
 class Compressor(Protocol):

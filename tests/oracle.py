@@ -63,9 +63,9 @@ class Whole:
     def write(self, layer_idx, keys, values):
         return keys, values
 
-    def attend(self, layer_idx, query, keys, values, scaling, softcap, sinks, bias):
+    def attend(self, layer_idx, query, keys, values, logits):
         layer = SimpleNamespace(layer_idx=layer_idx)
-        return oracle_attention(layer, query, keys, values, None, scaling, self.oracle, softcap, sinks, bias)[0]
+        return oracle_attention(layer, query, keys, values, None, logits[0], self.oracle, *logits[1:])[0]
 
 
 @contextmanager

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch import Tensor, nn
 
+from inertia.eviction.attention import Logits
+
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
@@ -23,15 +25,13 @@ class Parts(NamedTuple):
         query: [R, Hq, N, D].
         keys: [R, Hkv, N, D].
         values: [R, Hkv, N, D].
-        scaling: factor on q.k.
-        bias: added to the logits, [R or 1, Hq, positions], or None.
+        logits: scaling, and the bias of all positions where there is one.
     """
 
     query: Tensor
     keys: Tensor
     values: Tensor
-    scaling: float
-    bias: Tensor | None
+    logits: Logits
 
 
 class SessionAttention(nn.Module):
@@ -57,7 +57,7 @@ class SessionAttention(nn.Module):
             return self.wrapped(hidden_states, *others, **keywords)
         layer, made = self.wrapped.layer_idx, self.parts(self.wrapped, hidden_states, keywords)
         keys, values = session.write(layer, made.keys, made.values)
-        output = session.attend(layer, made.query, keys, values, made.scaling, None, None, made.bias)
+        output = session.attend(layer, made.query, keys, values, made.logits)
         return self.finish(self.wrapped, output.flatten(2), *others), None
 
 
@@ -72,7 +72,7 @@ def adapt(model: PreTrainedModel) -> PreTrainedModel:
 def _bloom(module: nn.Module, hidden_states: Tensor, keywords: dict[str, Any]) -> Parts:
     query, keys, values = module._reshape(module.query_key_value(hidden_states))
     bias = keywords["alibi"].view(query.shape[0], module.num_heads, -1) * module.beta
-    return Parts(query, keys, values, module.inv_norm_factor, bias)
+    return Parts(query, keys, values, Logits(module.inv_norm_factor, bias=bias))
 
 
 def _mpt(module: nn.Module, hidden_states: Tensor, keywords: dict[str, Any]) -> Parts:
@@ -82,7 +82,7 @@ def _mpt(module: nn.Module, hidden_states: Tensor, keywords: dict[str, Any]) -> 
     parts = (part.unflatten(2, (module.n_heads, -1)).transpose(1, 2) for part in mixed.chunk(3, dim=2))
     # The tensor is as long as the window, and ends with the newest position.
     bias = keywords["position_bias"][..., -(keywords["cache"].get_seq_length() + mixed.shape[1]) :]
-    return Parts(*parts, module.softmax_scale, bias.transpose(0, 1))
+    return Parts(*parts, Logits(module.softmax_scale, bias=bias.transpose(0, 1)))
 
 
 def _falcon(module: nn.Module, hidden_states: Tensor, keywords: dict[str, Any]) -> Parts:
@@ -93,7 +93,7 @@ def _falcon(module: nn.Module, hidden_states: Tensor, keywords: dict[str, Any]) 
         query, keys = rotate(query, keys, *keywords["position_embeddings"])
     else:
         bias = bias.view(query.shape[0], module.num_heads, -1) * module.inv_norm_factor
-    return Parts(query, keys, values, module.head_dim**-0.5, bias)
+    return Parts(query, keys, values, Logits(module.head_dim**-0.5, bias=bias))
 
 
 _ADAPTERS: dict[str, tuple[Callable[..., Parts], Callable[..., Tensor]]] = {

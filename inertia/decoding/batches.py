@@ -16,6 +16,7 @@ from inertia.eviction.cache import SessionCache
 from inertia.eviction.execution import CAPACITY_SPREAD, GIB
 from inertia.eviction.layers import Layers
 from inertia.eviction.session import DecodeBatch, FirstStep, unit_key
+from inertia.eviction.support import rotary_side
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -29,7 +30,10 @@ def decode(model: PreTrainedModel, layers: Layers, rows: Sequence[GrowingRow]) -
     if not rows:
         return
     execution, steps = rows[0].request.execution, rows[0].request.steps
-    for members in by_capacity(rows, steps, execution.batch_bytes):
+    alike: dict[tuple[bool, ...], list[GrowingRow]] = {}
+    for row in rows:
+        alike.setdefault(rotary_side(model.config, row.cut.row.prompt_tokens), []).append(row)
+    for members in (batch for group in alike.values() for batch in by_capacity(group, steps, execution.batch_bytes)):
         cuts = [row.cut for row in members]
         for row in members:
             row.cut = None

@@ -8,8 +8,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from inertia.eviction.attention import softmax_weights
-from inertia.eviction.cache import PromptCache
+from inertia.eviction.attention import Logits, softmax_weights
+from inertia.eviction.cache import PromptCache, SlidingWindow, Slots
 from inertia.eviction.layers import Layers
 from inertia.eviction.prompt import Prompt
 
@@ -55,44 +55,28 @@ class PromptReading:
         self.states = cache.states
         self.write = cache.write
 
-    def attend(
-        self,
-        layer_idx: int,
-        query: Tensor,
-        keys: Tensor,
-        values: Tensor,
-        scaling: float,
-        softcap: float | None,
-        sinks: Tensor | None,
-        bias: Tensor | None = None,
-    ) -> Tensor:
+    def attend(self, layer_idx: int, query: Tensor, keys: Tensor, values: Tensor, logits: Logits) -> Tensor:
         """Attend causally and return the output [1, N, Hq, Dv].
 
         Raises:
             ValueError: the model caps its logits or has learned sinks, which the fused kernel cannot; or one cached
                 head serves several heads of keys and values, so that observers would rank what is not cached.
         """
-        if softcap is not None:
+        if logits.softcap is not None:
             raise ValueError("this model caps its attention logits; prompts cannot be compressed on it.")
-        if sinks is not None or bias is not None:
-            has = "learned sinks" if bias is None else "a bias on its logits (ALiBi)"
-            raise ValueError(f"this model's attention has {has}; prompts cannot be compressed on it.")
-        if keys.shape[1] != self.cache.layers[layer_idx].keys.shape[1]:
-            raise ValueError(
-                "this model caches one latent for several heads (MLA); prompts cannot be compressed on it."
-            )
+        check_observed_layer(logits, keys, self.cache.layers[layer_idx])
         mask = None
         if (window := self.windows[layer_idx]) is not None:
             index = torch.arange(query.shape[2], device=query.device)
             apart = index[:, None] - index[None, :]
             mask = (apart >= 0) & (apart < window)
         output = torch.nn.functional.scaled_dot_product_attention(
-            query, keys, values, attn_mask=mask, is_causal=mask is None and query.shape[2] > 1, scale=scaling,
+            query, keys, values, attn_mask=mask, is_causal=mask is None and query.shape[2] > 1, scale=logits.scaling,
             enable_gqa=query.shape[1] != keys.shape[1],
         )  # fmt: skip
         if layer_idx in self.eligible:
             index = self.eligible[layer_idx]
-            self.observer(Observed(query[0], keys[0], values[0], scaling, softcap, layer_idx, index))
+            self.observer(Observed(query[0], keys[0], values[0], logits.scaling, logits.softcap, layer_idx, index))
         return output.transpose(1, 2)
 
 
@@ -132,23 +116,13 @@ class Reading:
             layer.values[0, heads, slots] = values[0]
         return both
 
-    def attend(
-        self,
-        layer_idx: int,
-        query: Tensor,
-        keys: Tensor,
-        values: Tensor,
-        scaling: float,
-        softcap: float | None,
-        sinks: Tensor | None,
-        bias: Tensor | None = None,
-    ) -> Tensor:
+    def attend(self, layer_idx: int, query: Tensor, keys: Tensor, values: Tensor, logits: Logits) -> Tensor:
         """Attend to what `write` returned and return the output [1, N, Hq, Dv].
 
         Raises:
             ValueError: the model has a bias on its logits.
         """
-        if bias is not None:
+        if logits.bias is not None:
             raise ValueError(
                 "this model's attention has a bias on its logits (ALiBi), so that its prompts are read at once; set "
                 "execution.prefill_chunk=null and compress no context."
@@ -157,18 +131,17 @@ class Reading:
         new = torch.arange(self.seen, self.seen + self.tokens, device=query.device)
         positions = torch.cat([old, new.expand(old.shape[0], -1)], dim=1)
         if self.observer is not None and layer_idx in self.eligible:
+            check_observed_layer(logits, keys, self.prompt.layers[layer_idx])
             number = self.eligible[layer_idx]
-            self.observer(Observed(query[0], keys[0], values[0], scaling, softcap, layer_idx, number))
+            self.observer(Observed(query[0], keys[0], values[0], logits.scaling, logits.softcap, layer_idx, number))
         outputs = []
         for at, rows in zip(new.split(ROWS), query.split(ROWS, dim=2), strict=True):
             apart = at[:, None] - positions[:, None, :]
             visible = (positions[:, None, :] >= 0) & (apart >= 0)
             if window is not None:
                 visible &= apart < window
-            if softcap is None and sinks is None:
-                outputs.append(plain_read(rows, keys, values, visible, scaling))
-            else:
-                outputs.append(weighted_read(rows, keys, values, visible, scaling, softcap, sinks))
+            read = plain_read if logits.softcap is None and logits.beyond() is None else weighted_read
+            outputs.append(read(rows, keys, values, visible, logits))
         return torch.cat(outputs, dim=2).transpose(1, 2)
 
     def finish(self) -> None:
@@ -189,7 +162,20 @@ class Reading:
         return ((self.seen - 1) - ((self.seen - 1 - slots) % window))[None]
 
 
-def plain_read(query: Tensor, keys: Tensor, values: Tensor, visible: Tensor, scaling: float) -> Tensor:
+def check_observed_layer(logits: Logits, keys: Tensor, cached: Slots | SlidingWindow) -> None:
+    """Refuse to show a layer to those who compress prompts where they would rank otherwise than it attends.
+
+    Raises:
+        ValueError: the layer has learned sinks or a bias, or one cached head serves several heads of keys (MLA).
+    """
+    has = logits.beyond()
+    if has is None and keys.shape[1] != cached.keys.shape[1]:
+        has = "one cached latent for several heads (MLA)"
+    if has is not None:
+        raise ValueError(f"this model's attention has {has}; prompts cannot be compressed on it.")
+
+
+def plain_read(query: Tensor, keys: Tensor, values: Tensor, visible: Tensor, logits: Logits) -> Tensor:
     """Return the attention of some queries through the library's kernel, which holds no weights.
 
     Args:
@@ -197,7 +183,7 @@ def plain_read(query: Tensor, keys: Tensor, values: Tensor, visible: Tensor, sca
         keys: [1, H, T, D].
         values: [1, H, T, Dv].
         visible: [Hkv or 1, N, T], Hkv dividing H.
-        scaling: factor on q.k.
+        logits: of the layer.
 
     Returns:
         [1, Hq, N, Dv].
@@ -205,25 +191,16 @@ def plain_read(query: Tensor, keys: Tensor, values: Tensor, visible: Tensor, sca
     heads = visible.shape[0]
     mask = visible if heads == 1 else visible.repeat_interleave(query.shape[1] // heads, dim=0)
     return torch.nn.functional.scaled_dot_product_attention(
-        query, keys, values, attn_mask=mask[None], scale=scaling, enable_gqa=query.shape[1] != keys.shape[1]
+        query, keys, values, attn_mask=mask[None], scale=logits.scaling, enable_gqa=query.shape[1] != keys.shape[1]
     )
 
 
-def weighted_read(
-    query: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    visible: Tensor,
-    scaling: float,
-    softcap: float | None,
-    sinks: Tensor | None,
-) -> Tensor:
+def weighted_read(query: Tensor, keys: Tensor, values: Tensor, visible: Tensor, logits: Logits) -> Tensor:
     """Return the attention of some queries with capped logits or sinks, which the kernel cannot; see `plain_read`."""
     heads, tokens = keys.shape[1], query.shape[2]
     group = query.shape[1] // heads
     grouped = query.reshape(1, heads, group * tokens, -1)
-    mask = visible.repeat(1, group, 1)[None]
-    if sinks is not None:
-        sinks = sinks.view(heads, group).repeat_interleave(tokens, dim=1)
-    weights = softmax_weights(grouped, keys, scaling, mask, softcap, sinks)
+    if logits.sinks is not None:
+        logits = logits._replace(sinks=logits.sinks.view(heads, group).repeat_interleave(tokens, dim=1))
+    weights = softmax_weights(grouped, keys, logits, visible.repeat(1, group, 1)[None])
     return torch.matmul(weights.to(values.dtype), values).reshape(1, query.shape[1], tokens, -1)

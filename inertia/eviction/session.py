@@ -11,7 +11,7 @@ from itertools import groupby
 import torch
 from torch import Tensor
 
-from inertia.eviction.attention import Attention, slot_attention, slot_bias
+from inertia.eviction.attention import Attention, Logits, slot_attention, slot_bias
 from inertia.eviction.cache import joined_states, selected_states
 from inertia.eviction.cut import Cut
 from inertia.eviction.layers import Layers
@@ -68,31 +68,19 @@ class FirstStep:
             filled = min(self.seen + 1, layer.window)
         return layer.keys[:, :, :filled], layer.values[:, :, :filled]
 
-    def attend(
-        self,
-        layer_idx: int,
-        query: Tensor,
-        keys: Tensor,
-        values: Tensor,
-        scaling: float,
-        softcap: float | None,
-        sinks: Tensor | None,
-        bias: Tensor | None = None,
-    ) -> Tensor:
+    def attend(self, layer_idx: int, query: Tensor, keys: Tensor, values: Tensor, logits: Logits) -> Tensor:
         """Attend to what `write` returned, score if eligible, and return the output [1, 1, Hq, Dv]."""
         self.attended.add(layer_idx)
         if layer_idx not in self.eligible:
-            return slot_attention(query, keys, values, scaling, softcap=softcap, sinks=sinks)[0]
+            return slot_attention(query, keys, values, logits)[0]
         index = self.eligible[layer_idx]
         positions, mask = torch.arange(self.filled, device=query.device).view(1, 1, -1), None
         if self.prompt.positions is not None:
             positions = self.prompt.positions[index, :, : self.filled][None].to(query.device)
             mask = positions[..., : keys.shape[2]] >= 0
-        if bias is not None:
-            bias = slot_bias(bias, positions, keys.shape[1])
-        output, weights = self.attention(
-            query, keys, values, scaling, mask, softcap, sinks, bias, scored=bool(self.scores)
-        )
+        if logits.bias is not None:
+            logits = logits._replace(bias=slot_bias(logits.bias, positions, keys.shape[1]))
+        output, weights = self.attention(query, keys, values, logits, mask, scored=bool(self.scores))
         if not self.scores:
             return output
         view = LayerView(
@@ -205,31 +193,21 @@ class DecodeBatch:
         layer.write(keys, values, self._of_layer(self.slots, self.eligible[layer_idx]).to(keys.device))
         return layer.keys[:, :, : self.longest], layer.values[:, :, : self.longest]
 
-    def attend(
-        self,
-        layer_idx: int,
-        query: Tensor,
-        keys: Tensor,
-        values: Tensor,
-        scaling: float,
-        softcap: float | None,
-        sinks: Tensor | None,
-        bias: Tensor | None = None,
-    ) -> Tensor:
+    def attend(self, layer_idx: int, query: Tensor, keys: Tensor, values: Tensor, logits: Logits) -> Tensor:
         """Attend to what `write` returned, score the rows that are due, and return the output [R, 1, Hq, Dv]."""
         size = keys.shape[2]
         if layer_idx not in self.eligible:
             filled = (self.newest + 1).clamp(max=size)
             mask = torch.arange(size, device=self.device) < filled[:, None, None]
-            return slot_attention(query, keys, values, scaling, mask.to(query.device), softcap, sinks)[0]
+            return slot_attention(query, keys, values, logits, mask.to(query.device))[0]
         index = self.eligible[layer_idx]
         mask = None if self.mask is None else self._of_layer(self.mask, index)[..., :size].to(query.device)
-        if bias is not None:
+        if logits.bias is not None:
             tables = [self._of_unit(units.positions, index) for units, _ in self._spans()]
             heads = max(table.shape[1] for table in tables)
             positions = torch.cat([table.expand(-1, heads, -1) for table in tables])[..., :size]
-            bias = slot_bias(bias, positions.to(query.device), keys.shape[1])
-        output, weights = self.attention(query, keys, values, scaling, mask, softcap, sinks, bias, scored=self.scoring)
+            logits = logits._replace(bias=slot_bias(logits.bias, positions.to(query.device), keys.shape[1]))
+        output, weights = self.attention(query, keys, values, logits, mask, scored=self.scoring)
         if self.scoring:
             grouped = query.view(query.shape[0], keys.shape[1], -1, query.shape[-1])
             for units, rows in self._spans():

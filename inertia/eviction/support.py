@@ -103,6 +103,11 @@ def check_length(config: Any, prompt: int, new_tokens: int, first_piece: int) ->
             )
 
 
+def rotary_side(config: Any, prompt: int) -> tuple[bool, ...]:
+    """Return on which side of each change of the frequencies a prompt lies: a batch has one set for all its rows."""
+    return tuple(prompt > change for _, change in rotary_changes(config))
+
+
 def check_observed(config: Any, *, whole: bool, again: bool) -> None:
     """Refuse to compress, or to read in pieces, a prompt of a model that does not allow it.
 

@@ -6,13 +6,13 @@ last query and combined by literal loops over layers and tokens, in Python float
 
 from __future__ import annotations
 
-from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from types import SimpleNamespace
 
 import torch
 
 from inertia.eviction.aggregation import CoupledEMA, Cumulative, Decoupled
+from inertia.eviction.attention import attending
 from inertia.eviction.cache import SessionCache
 from inertia.eviction.layers import layers_of
 from inertia.eviction.support import attends_by_name
@@ -68,20 +68,6 @@ class Whole:
         return oracle_attention(layer, query, keys, values, None, logits[0], self.oracle, *logits[1:])[0]
 
 
-@contextmanager
-def oracle_mode(model):
-    """Switch the model to `oracle_attention`."""
-    from transformers import AttentionInterface
-
-    AttentionInterface.register("oracle", oracle_attention)
-    before = model.config._attn_implementation
-    model.set_attn_implementation("oracle")
-    try:
-        yield
-    finally:
-        model.set_attn_implementation(before)
-
-
 def causal(length, window):
     """Boolean [T, T] mask of a layer before any eviction."""
     rows, columns = torch.arange(length)[:, None], torch.arange(length)[None, :]
@@ -103,7 +89,7 @@ def forward(model, ids, hidden, layers):
     state = {"masks": masks, "seen": {}}
     by_name = attends_by_name(type(model))
     how = {"use_cache": False, "oracle": state} if by_name else {"use_cache": True, "cache": SessionCache(Whole(state))}
-    with torch.inference_mode(), oracle_mode(model) if by_name else nullcontext():
+    with torch.inference_mode(), attending(model, "oracle", oracle_attention):
         logits = model(input_ids=torch.tensor([ids]), position_ids=torch.arange(length)[None], **how).logits[0, -1]
     return logits, state["seen"]
 

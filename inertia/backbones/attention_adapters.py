@@ -61,6 +61,11 @@ class SessionAttention(nn.Module):
         return self.finish(self.wrapped, output.flatten(2), *others), None
 
 
+def adapts(model_class: type[PreTrainedModel]) -> bool:
+    """Tell whether a family's attention is one that is wrapped here."""
+    return any(hasattr(sys.modules[model_class.__module__], name) for name in _ADAPTERS)
+
+
 def adapt(model: PreTrainedModel) -> PreTrainedModel:
     """Wrap, in place, the attentions of a model that need it, and return the model."""
     for name, module in list(model.named_modules()):

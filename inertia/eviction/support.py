@@ -40,7 +40,9 @@ def check_ids(model: PreTrainedModel, ids: torch.Tensor) -> None:
     Raises:
         ValueError: ids that are no integers, or outside the vocabulary.
     """
-    if ids.is_floating_point() or ids.is_complex() or str(ids.dtype) == "torch.bool":
+    import torch
+
+    if ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
         raise ValueError(f"input ids are {ids.dtype}; give integers, as a tokenizer does.")
     rows = model.get_input_embeddings().weight.shape[0]
     low, high = int(ids.min()), int(ids.max())

@@ -92,8 +92,8 @@ def _printed(curve: PaperCurve, value: float | None, sign: str = "") -> tuple[st
 def _notes(sweep: Sweep, source: Source) -> Iterator[str]:
     tasks = ", ".join(sweep.averaged_tasks)
     yield (
-        "Ours: official score, 0 to 100, over n examples per cell, with its 95% interval (Wilson where all "
-        "scores are 0 or 1, or alike; else bootstrap over examples, within each task for the mean). "
+        "Ours: official score, 0 to 100, over n examples per cell, with its 95% interval (Wilson; with the "
+        "effective sample size and Student's t for the mean over tasks and for scores other than 0 and 1). "
         f"The mean is over {tasks}; each task and length counts the same."
     )
     yield (

@@ -285,8 +285,8 @@ def notes(by_place: Mapping[tuple[str, Slot], CellFidelity], slots: Sequence[Slo
     )
     yield (
         "Tokens 0 and 1 are left out: every policy that acts while decoding still sees the whole prompt there. An "
-        "example counts once, whatever its length; 95% intervals are over examples (bootstrap, within each task for "
-        "the mean; Wilson for shares that are all alike; [-] where other values are all alike). The full cache is "
+        "example counts once, whatever its length; 95% intervals are over examples (Student's t, for shares Wilson "
+        "with the effective sample size; [-] where other values are all alike). The full cache is "
         "itself by construction."
     )
     for slot in slots:

@@ -135,9 +135,9 @@ def reason(slot: tuple[str, int | None], by_place: dict, rows: list[str]) -> str
 def notes(by_place: dict, slots: list, rows: list[str], source: Source, *, cut: bool) -> list[str]:
     """Return what stands under the table."""
     found = [
-        "Official score, 0 to 100, with its 95% interval (Wilson where all scores are 0 or 1, or alike; else bootstrap "
-        "over examples, within each task for the mean). Tokens kept: after the last step, mean over heads and layers; "
-        "cache: keys and values allocated per sequence. Context-only compression keeps the question on top."
+        "Official score, 0 to 100, with its 95% interval (Wilson; with the effective sample size and Student's t "
+        "for the mean over tasks and for scores other than 0 and 1). Tokens kept: after the last step, mean over heads "
+        "and layers; cache: keys and values allocated per sequence. Context-only compression keeps the question on top."
     ]
     why: dict[str, list[str]] = {}
     for slot in slots:

@@ -13,6 +13,7 @@ import torch
 from inertia import Execution, Observation, Policy, PromptFormat, TokensPrompt, generate, preset
 from inertia.backbones.families import FAMILIES, build, config_of
 from inertia.backbones.tiny_tokenizer import tiny_tokenizer
+from inertia.decoding import batches
 from inertia.eviction.adaptive import AdaptiveRefresh
 from inertia.eviction.aggregation import Decoupled, TimeEMA
 from inertia.eviction.budget import Ratio, SeenRatio, Tokens, Unlimited
@@ -147,12 +148,33 @@ def test_rows_are_numbered_over_the_prompts():
     assert seen == {(row, token) for row in range(6) for token in range(5)}
 
 
-def test_a_batch_that_is_full_is_split_and_each_row_is_counted_in_its_own():
-    network, prompts, policies = models.tiny(), told((30, 31, 32, 33)), [POLICIES["shared"]]
+def test_no_more_prompts_decode_together_than_memory_is_given():
+    network, prompts, policies = models.tiny(), told((30, 31, 32, 33, 34)), [POLICIES["shared"]]
     row = 3 * 2 * 3 * 8 * 4 * 10 + (12 + 3 * 4) * 10
-    with pytest.warns(UserWarning, match="more batches than one.*execution.batch_gib"):
-        together = compare(network, prompts, policies, execution=Execution(batch_gib=2.5 * row / 2**30))
-    assert [row.batch_rows for (row,) in together] == [2, 2, 2, 2]
+    together = compare(network, prompts, policies, execution=Execution(batch_gib=2.5 * row / 2**30))
+    assert [row.batch_rows for (row,) in together] == [2, 2, 2, 2, 1]
+    together = generate(network, prompts, policies, NEW, execution=Execution(batch_gib=5 * row / 2**30))
+    assert [row.batch_rows for (row,) in together] == [5] * 5
+
+
+@pytest.mark.parametrize("fits", [1, 2, 3])
+def test_where_memory_runs_out_prompts_are_split_and_it_says_so(fits, monkeypatch):
+    network, prompts, policies = models.tiny(), told((30, 31, 32, 33, 34)), [POLICIES["shared"]]
+    wanted, real = generate(network, prompts, policies, NEW), batches.forward
+
+    def forward(model, session, tokens, positions, **how):
+        if len(tokens) > fits:
+            raise torch.OutOfMemoryError("no room")
+        return real(model, session, tokens, positions, **how)
+
+    monkeypatch.setattr(batches, "forward", forward)
+    with pytest.warns(UserWarning, match="memory ran out with 5 prompts together.*2 at a time"):
+        found = generate(network, prompts, policies, NEW)
+    assert [row.tokens for (row,) in found] == [row.tokens for (row,) in wanted]
+    assert max(row.batch_rows for (row,) in found) <= fits
+    observe = Observation(on_logits=lambda *_: None)
+    with pytest.raises(torch.OutOfMemoryError):
+        generate(network, prompts, policies, NEW, observe=observe)
 
 
 def test_the_full_cache_of_a_prompt_is_gone_before_the_next_is_read(monkeypatch):

@@ -336,3 +336,38 @@ def test_the_model_is_made_from_lm_evals_arguments(small):
     # What model_args say wins over the flag, where lm-eval itself would raise.
     made = InertiaLM.create_from_arg_obj({"backbone": small, "device": "cpu"}, {"device": "cuda:0", "batch_size": 1})
     assert made.device == "cpu"
+
+
+# ---------------------------------------------------------------------------------------- batches
+
+
+def several():
+    """Requests of two settings and mixed lengths, in no order."""
+    made = []
+    for number, words in enumerate((30, 4, 12, 25, 7, 3, 18, 9)):
+        text = " ".join(["The", "sky", "is", "blue."] * 8).split(" ")[:words]
+        made.append(request(" ".join(text), {"max_gen_toks": 6 + number % 2, "until": ["zz"]}, number=number))
+    return made
+
+
+@pytest.mark.parametrize(
+    "method",
+    [{"method": "full_cache"}, {"method": "inertiakv", "tokens": 9}, {"method": "random_per_head", "tokens": 7}],
+)
+@pytest.mark.parametrize("size", [2, 3, "8", "auto"])
+def test_answers_and_telemetry_do_not_depend_on_the_batch_size(small, method, size):
+    alone, together = InertiaLM(backbone=small, **method), InertiaLM(backbone=small, batch_size=size, **method)
+    assert together.generate_until(several(), disable_tqdm=True) == alone.generate_until(several(), disable_tqdm=True)
+    assert list(together.telemetry) != [] and together.telemetry.keys() == alone.telemetry.keys()
+    for key, wanted in alone.telemetry.items():
+        found = together.telemetry[key]
+        same = wanted.keys() - {"prefill_seconds", "decode_seconds", "batch_rows", "near_ties"}
+        assert {name: found[name] for name in same} == {name: wanted[name] for name in same}
+    assert max(each["batch_rows"] for each in together.telemetry.values()) > 1
+    assert {each["batch_rows"] for each in alone.telemetry.values()} == {1}
+
+
+@pytest.mark.parametrize("size", [0, -1, "many", 2.5])
+def test_a_batch_size_is_a_count_or_auto(small, size):
+    with pytest.raises(ValueError, match="batch_size"):
+        InertiaLM(backbone=small, batch_size=size)

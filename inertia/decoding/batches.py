@@ -7,13 +7,14 @@ import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import psutil
 import torch
 from torch import Tensor
 
 from inertia.decoding.row import GrowingRow, mean_count, propose
-from inertia.eviction.attention import attention_of
+from inertia.eviction.attention import attention_of, decoding_attention
 from inertia.eviction.cache import SessionCache
-from inertia.eviction.execution import CAPACITY_SPREAD, GIB
+from inertia.eviction.execution import CAPACITY_SPREAD, GIB, Execution
 from inertia.eviction.layers import Layers
 from inertia.eviction.session import DecodeBatch, FirstStep, unit_key
 from inertia.eviction.support import rotary_side
@@ -25,19 +26,29 @@ if TYPE_CHECKING:
 LOGIT_ROUNDING = 1e-4
 
 
-def decode(model: PreTrainedModel, layers: Layers, rows: Sequence[GrowingRow]) -> None:
-    """Decode rows from their first cut to their end, batch after batch, under `decoding_attention`."""
+def batch_bytes(model: PreTrainedModel, execution: Execution) -> float:
+    """Return the most bytes that may decode together: as set, or half of what the model's device has free now."""
+    if execution.batch_gib is not None:
+        return execution.batch_gib * GIB
+    device = model.get_input_embeddings().weight.device
+    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else psutil.virtual_memory().available
+    return free / 2
+
+
+def decode(model: PreTrainedModel, layers: Layers, rows: Sequence[GrowingRow], most_bytes: float) -> None:
+    """Decode rows from their first cut to their end, in batches of at most so many bytes."""
     if not rows:
         return
-    execution, steps = rows[0].request.execution, rows[0].request.steps
-    alike: dict[tuple[bool, ...], list[GrowingRow]] = {}
+    attention, steps = attention_of(rows[0].request.execution.scoring), rows[0].request.steps
+    sides: dict[tuple[bool, ...], list[GrowingRow]] = {}
     for row in rows:
-        alike.setdefault(rotary_side(model.config, row.cut.row.prompt_tokens), []).append(row)
-    for members in (batch for group in alike.values() for batch in by_capacity(group, steps, execution.batch_bytes)):
-        cuts = [row.cut for row in members]
-        for row in members:
-            row.cut = None
-        run(model, DecodeBatch(layers, cuts, steps, attention_of(execution.scoring)), members)
+        sides.setdefault(rotary_side(model.config, row.cut.row.prompt_tokens), []).append(row)
+    with decoding_attention(model):
+        for members in (batch for side in sides.values() for batch in by_capacity(side, steps, most_bytes)):
+            cuts = [row.cut for row in members]
+            for row in members:
+                row.cut = None
+            run(model, DecodeBatch(layers, cuts, steps, attention), members)
 
 
 def by_capacity(rows: Sequence[GrowingRow], steps: int, most_bytes: float = float("inf")) -> list[list[GrowingRow]]:
@@ -69,7 +80,7 @@ def by_capacity(rows: Sequence[GrowingRow], steps: int, most_bytes: float = floa
             groups.append([row])
     if split:
         warnings.warn(
-            f"rows are decoded in more batches than one to stay below execution.batch_gib={most_bytes / GIB:g}; "
+            f"rows are decoded in more batches than one to stay below execution.batch_gib={most_bytes / GIB:.3g}; "
             "raise it where memory allows.",
             stacklevel=2,
         )

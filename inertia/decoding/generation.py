@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from inertia.decoding.batches import decode, forward
+from inertia.decoding.batches import batch_bytes, decode, forward
 from inertia.decoding.checks import check
 from inertia.decoding.prefill import Prefilled, compress, prefill, read_on
 from inertia.decoding.request import Observation, PromptFormat, Request, Stopping, TokensPrompt
@@ -92,29 +93,79 @@ def generate(
         execution or Execution(),
     )
     check(model, prompts, policies, request)
-    layers = layers_of(model.config)
+    with torch.inference_mode(), evaluating(model):
+        found = together(model, request, prompts, policies)
+    return found[0] if single else found
+
+
+def together(
+    model: PreTrainedModel,
+    request: Request,
+    prompts: Sequence[TokensPrompt],
+    policies: Sequence[Policy],
+    first: int = 0,
+) -> list[list[Generation]]:
+    """Return the generations per prompt and policy; where memory runs out, those of each half by itself.
+
+    Args:
+        model: the model.
+        request: the call.
+        prompts: its prompts, or some of them.
+        policies: its policies.
+        first: index of the first of these (prompt, policy) pairs in the call.
+    """
+    try:
+        return in_one_go(model, request, prompts, policies, first)
+    except torch.OutOfMemoryError as error:
+        # Whoever looks on would see tokens twice.
+        if len(prompts) == 1 or request.observe.on_logits is not None:
+            raise
+        half = len(prompts) // 2
+        warnings.warn(
+            f"memory ran out with {len(prompts)} prompts together ({error}); {half} at a time are decoded now. Give "
+            "fewer prompts, or a smaller execution.batch_gib.",
+            stacklevel=3,
+        )
+    # Outside the handler, which would keep the failed tensors alive.
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+    parts = (prompts[:half], first), (prompts[half:], first + half * len(policies))
+    return [rows for part, start in parts for rows in together(model, request, part, policies, start)]
+
+
+def in_one_go(
+    model: PreTrainedModel, request: Request, prompts: Sequence[TokensPrompt], policies: Sequence[Policy], first: int
+) -> list[list[Generation]]:
+    """Return the generations per prompt and policy; see `together`.
+
+    Prompts are taken in order, and their rows decode once another prompt's would not fit `execution.batch_gib`.
+    """
+    layers, most_bytes = layers_of(model.config), batch_bytes(model, request.execution)
     # Policies that mean the same are decoded once: two full caches could not both take the prompt's tensors over.
     same = [meaning(policy, number) for number, policy in enumerate(policies)]
-    started = []
-    with torch.inference_mode(), evaluating(model):
-        for number, prompt in enumerate(prompts):
-            first = number * len(policies)
-            rows = {
-                key: GrowingRow(
-                    request,
-                    prompt,
-                    policies[same.index(key)],
-                    tuple(first + at for at, other in enumerate(same) if other == key),
-                )
-                for key in dict.fromkeys(same)
-            }
-            start(model, layers, list(rows.values()))
-            started.append(rows)
-        with decoding_attention(model):
-            decode(model, layers, [row for rows in started for row in rows.values() if row.cut is not None])
+    started, waiting = [], []
+    for prompt in prompts:
+        number = first + len(started) * len(policies)
+        rows = {
+            key: GrowingRow(
+                request,
+                prompt,
+                policies[same.index(key)],
+                tuple(number + at for at, other in enumerate(same) if other == key),
+            )
+            for key in dict.fromkeys(same)
+        }
+        start(model, layers, list(rows.values()))
+        started.append(rows)
+        alive = [row for row in rows.values() if row.cut is not None]
+        waiting += alive
+        # The next prompt's rows are taken to be as large as this one's.
+        if sum(row.cut.decode_bytes for row in [*waiting, *alive]) > most_bytes:
+            decode(model, layers, waiting, most_bytes)
+            waiting = []
+    decode(model, layers, waiting, most_bytes)
     finished = [{key: row.finished() for key, row in rows.items()} for rows in started]
-    found = [[of_prompt[key] for key in same] for of_prompt in finished]
-    return found[0] if single else found
+    return [[of_prompt[key] for key in same] for of_prompt in finished]
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from rich.console import Console
 
 from inertia.backbones.config import read as read_backbone
 from inertia.decoding import batches
-from inertia.eviction.units import Row as EvictionRow
+from inertia.eviction.keep_sets import Row as EvictionRow
 from inertia.experiments import cli
 from inertia.experiments import run as harness
 from inertia.experiments.plan import calls, history, memory

@@ -12,6 +12,7 @@ from inertia.eviction.support import OWN_ATTENTION, attends_by_name, context_win
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
+
 def check_supported(config: PretrainedConfig) -> None:
     """Refuse a model whose evicted cache cannot be right.
 

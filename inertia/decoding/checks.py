@@ -9,10 +9,10 @@ import torch
 
 from inertia.decoding.request import PromptFormat, Request, TokensPrompt
 from inertia.eviction.execution import KERNEL, RECOMPUTE, Execution
+from inertia.eviction.keep_sets import Row
 from inertia.eviction.layers import layers_of
 from inertia.eviction.policy import SHARED, Policy
 from inertia.eviction.support import check_ids, check_length, check_model, check_observed, check_pieces, context_window
-from inertia.eviction.units import Row
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

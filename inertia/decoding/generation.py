@@ -20,11 +20,11 @@ from inertia.decoding.row import GrowingRow, mean_count, propose
 from inertia.eviction.attention import attention_of, decoding_attention
 from inertia.eviction.cut import first_cut
 from inertia.eviction.execution import Execution
+from inertia.eviction.keep_sets import Row
 from inertia.eviction.layers import Layers, layers_of
 from inertia.eviction.policy import Policy
 from inertia.eviction.prompt import Prompt
 from inertia.eviction.session import FirstStep
-from inertia.eviction.units import Row
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -14,11 +14,11 @@ from torch import Tensor
 from inertia.eviction.attention import Attention, Logits, slot_attention, slot_bias
 from inertia.eviction.cache import joined_states, selected_states
 from inertia.eviction.cut import Cut
+from inertia.eviction.keep_sets import KeepSets, cached_heads
+from inertia.eviction.layer_view import LayerView, Scorer
 from inertia.eviction.layers import Layers
 from inertia.eviction.policy import Policy
 from inertia.eviction.prompt import Prompt
-from inertia.eviction.units import Units, cached_heads
-from inertia.eviction.view import LayerView, Scorer
 
 
 class FirstStep:
@@ -119,7 +119,7 @@ class FirstStep:
 
 
 def unit_key(item: Cut) -> str:
-    """Return what rows must share to have their utilities in one `Units`."""
+    """Return what rows must share to have their utilities in one `KeepSets`."""
     policy = item.row.policy
     return repr((item.ragged, policy.scope, policy.scorer, policy.selection, policy.protect.newest))
 
@@ -153,11 +153,11 @@ class DecodeBatch:
         self.seen = max(item.length for item in cuts)
         self.newest = torch.tensor([item.length - 1 for item in cuts], device=self.device)
         self.rows = [item.row for item in cuts]
-        self.units: list[Units] = []
+        self.units: list[KeepSets] = []
         for _, members in groupby(cuts, key=unit_key):
             group = list(members)
             self.units.append(
-                Units(
+                KeepSets(
                     [item.row for item in group],
                     [item.positions for item in group],
                     [item.utility for item in group],
@@ -223,7 +223,7 @@ class DecodeBatch:
                         layer=index,
                         seeds=units.seeds.to(query.device),
                     )
-                    units.absorb(index, view)
+                    units.add_scores(index, view)
         return output
 
     def advance(self, step: int) -> None:
@@ -272,15 +272,15 @@ class DecodeBatch:
         for units in self.units:
             units.check()
 
-    def _owner(self, row: int) -> tuple[Units, int]:
-        """Return the `Units` of a row and its index there."""
+    def _owner(self, row: int) -> tuple[KeepSets, int]:
+        """Return the `KeepSets` of a row and its index there."""
         for units, span in self._spans():
             if span.start <= row < span.stop:
                 return units, row - span.start
         raise IndexError(f"row {row} is not in this batch of {len(self.rows)} rows.")
 
-    def _spans(self) -> list[tuple[Units, slice]]:
-        """Return each `Units` with the batch rows that it owns."""
+    def _spans(self) -> list[tuple[KeepSets, slice]]:
+        """Return each `KeepSets` with the batch rows that it owns."""
         spans, start = [], 0
         for units in self.units:
             spans.append((units, slice(start, start + len(units.rows))))

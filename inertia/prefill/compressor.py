@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from inertia.eviction.reading import Observed
+    from inertia.eviction.prefill_session import Observed
 
     Rotary = Callable[[Tensor], tuple[Tensor, Tensor]]
 

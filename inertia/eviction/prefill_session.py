@@ -42,7 +42,7 @@ class Observed(NamedTuple):
 Observer = Callable[[Observed], None]
 
 
-class PromptReading:
+class PrefillSession:
     """The prefill, with an observer on the eligible layers; attention is that of the plain prefill."""
 
     def __init__(self, layers: Layers, cache: PromptCache, observer: Observer) -> None:
@@ -80,7 +80,7 @@ class PromptReading:
         return output.transpose(1, 2)
 
 
-class Reading:
+class ContinuationSession:
     """Text read after a cached prompt: each token sees what is cached and the text up to itself.
 
     With `store`, the text is appended to the prompt, which needs room for it; without, the prompt stays as it is.

@@ -23,7 +23,7 @@ from inertia.eviction.pooling import pooled_gain, pooled_mean
 from inertia.eviction.protect import Resolved, protected_mask
 
 if TYPE_CHECKING:
-    from inertia.eviction.view import LayerView
+    from inertia.eviction.layer_view import LayerView
 
 
 # Rounding of batched products in fp32, relative: utilities closer than this may rank otherwise in another batch.
@@ -91,7 +91,7 @@ def weights_of(policy: Policy, layers: int, device: torch.device) -> tuple[float
     return pair.lam, torch.tensor(pair.weights, device=device)
 
 
-class Units:
+class KeepSets:
     """Mutable utilities and slot tables of R rows; see the module's docstring for the shapes."""
 
     def __init__(
@@ -181,7 +181,7 @@ class Units:
         self.count += 1
         self.filled = [filled + 1 for filled in self.filled]
 
-    def absorb(self, layer: int, view: LayerView) -> None:
+    def add_scores(self, layer: int, view: LayerView) -> None:
         """Take the scores of one layer; `layer` counts the eligible layers from 0."""
         score = reduce_heads(cached_heads(self.scorer.score(view), self.heads), self.scope)
         self.scores[:, layer, :, : score.shape[-1]] = score

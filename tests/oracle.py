@@ -49,7 +49,7 @@ def oracle_attention(
         weights = torch.cat([logits, sink], dim=-1).float().softmax(-1)[..., :-1]
     output = weights.to(value.dtype) @ value.repeat_interleave(groups, dim=1)
     oracle["seen"][module.layer_idx] = Seen(weights[0, :, -1], query[0, :, -1], key[0], value[0])
-    return output.transpose(1, 2), None
+    return output.transpose(1, 2).contiguous(), None
 
 
 class Whole:

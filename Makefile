@@ -53,22 +53,22 @@ reproduce-table: check-profile ## run what table TABLE needs at PROFILE, print o
 	@test -f "configs/experiment/$(EXPERIMENT).yaml" || { echo "no experiment for table '$(TABLE)'; allowed: $(TABLES)" >&2; exit 2; }
 	@$(MAKE) --no-print-directory fetch
 	$(RUN) -m inertia -m experiment=$(EXPERIMENT) profile=$(PROFILE)
-	$(RUN) -m inertia.reports table $(TABLE) --profile $(PROFILE) --source runs
+	$(RUN) -m inertia.report table $(TABLE) --profile $(PROFILE) --source runs
 
 reproduce-figure: check-profile setup ## run what figure FIGURE needs at PROFILE, draw it
-	@$(RUN) -m inertia.reports needs figure $(FIGURE) >/dev/null
+	@$(RUN) -m inertia.report needs figure $(FIGURE) >/dev/null
 	@$(MAKE) --no-print-directory fetch
-	$(RUN) -m inertia -m experiment=$$($(RUN) -m inertia.reports needs figure $(FIGURE)) profile=$(PROFILE)
-	$(RUN) -m inertia.reports figure $(FIGURE) --profile $(PROFILE) --source runs
+	$(RUN) -m inertia -m experiment=$$($(RUN) -m inertia.report needs figure $(FIGURE)) profile=$(PROFILE)
+	$(RUN) -m inertia.report figure $(FIGURE) --profile $(PROFILE) --source runs
 
 tables: setup ## rebuild every table from the published records (no model needed)
-	$(RUN) -m inertia.reports tables --source published
+	$(RUN) -m inertia.report tables --source published
 
 figures: setup ## rebuild every figure from the published records (no model needed)
-	$(RUN) -m inertia.reports figures --source published
+	$(RUN) -m inertia.report figures --source published
 
 claims: setup ## decide every claim from the published records (no model needed)
-	$(RUN) -m inertia.reports claims --source published
+	$(RUN) -m inertia.report claims --source published
 
 parity: setup ## compare with kvpress 0.5.5, live, in an environment of its own
 	HF_HUB_OFFLINE=1 $(RUN) scripts/parity.py

@@ -107,7 +107,7 @@ def test_a_table_is_its_experiment_and_its_report(checkout, number, experiment):
     assert steps == [
         "inertia.backbones fetch smollm2-135m",
         f"inertia -m experiment={experiment} profile=smoke",
-        f"inertia.reports table {number} --profile smoke --source runs",
+        f"inertia.report table {number} --profile smoke --source runs",
     ]
 
 

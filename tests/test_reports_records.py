@@ -12,10 +12,10 @@ import pytest
 from reports_data import list_entries, needle_scores, write_runs
 
 from inertia.paper import make_claims, make_figure, make_table
-from inertia.paper.commands import main
 from inertia.paper.table05 import TABLE05
 from inertia.records import CorruptRecord, Unsealed, listed, read_cells
 from inertia.records.store import files, reading, row_hash, rows
+from inertia.report import main
 from inertia.reports import build_table, load_source
 from inertia.reports.publish import publish
 from inertia.reports.source import the_profile
@@ -143,7 +143,7 @@ def test_the_command_writes_prints_and_survives_a_poor_terminal(finished, tmp_pa
 
     env = os.environ | {"INERTIA_RESULTS": str(finished), "PYTHONIOENCODING": "ascii", "COLUMNS": "90"}
     done = subprocess.run(
-        [sys.executable, "-m", "inertia.reports", "table", "5"],
+        [sys.executable, "-m", "inertia.report", "table", "5"],
         env=env,
         capture_output=True,
         text=True,

@@ -58,7 +58,7 @@ def test_many_scores_have_the_interval_of_student() -> None:
 def test_values_outside_scores_have_the_interval_of_student() -> None:
     values = np.random.default_rng(3).normal(2, 3, 12)
     expected = stats.ttest_1samp(values, 0).confidence_interval()
-    found = interval(values.tolist())
+    found = interval(values.tolist(), bounded=False)
     assert found.method == "t" and (found.low, found.high) == pytest.approx((expected.low, expected.high))
 
 
@@ -77,8 +77,17 @@ def test_perfect_scores_touch_one_exactly() -> None:
     assert format_interval(result) == "100.0 [83.9, 100.0]"
 
 
+def test_the_quantity_decides_the_form_not_its_values() -> None:
+    small = [0.01, 0.02, 0.04, 0.03]
+    assert interval(small, bounded=False).method == "t" and interval(small).method == "wilson-t"
+    with pytest.raises(ValueError, match="1.5 lies outside.*bounded=False"):
+        interval([0.5, 1.5])
+    with pytest.raises(ValueError, match="bounded=False"):
+        macro_mean({"a": [0.5], "b": [-0.5]})
+
+
 def test_equal_values_outside_scores_are_marked() -> None:
-    found = interval([7.0, 7.0])
+    found = interval([7.0, 7.0], bounded=False)
     assert found.method == "constant" and np.isnan(found.low) and np.isnan(found.high)
     assert format_interval(found, scale=1) == "7.0 [-]"
 

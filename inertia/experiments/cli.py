@@ -22,7 +22,7 @@ USAGE = """inertia: nothing was asked for. For instance:
   python -m inertia -m experiment=table05 profile=smoke        (-m runs every combination of a,b,c values)
   python -m inertia.plan experiment=table05 profile=full       (cells, tokens, memory and hours, before it runs)
   python -m inertia.methods                                   (every method, its source and settings)
-  python -m inertia.reports scores EXPERIMENT --profile NAME   (a table of what was measured)
+  python -m inertia.report scores EXPERIMENT --profile NAME   (a table of what was measured)
 
 The groups and keys are the files of configs/; a wrong one is refused with the allowed ones."""
 

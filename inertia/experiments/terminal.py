@@ -53,7 +53,7 @@ def print_outcomes(outcomes: Sequence[Outcome], *, brief: bool) -> None:
         (outcome.cell.config.experiment_name, outcome.cell.config.profile_name or "custom") for outcome in sealed
     ):
         if brief and experiment is not None:
-            console.print(f"scores: python -m inertia.reports scores {experiment} --profile {profile}", highlight=False)
+            console.print(f"scores: python -m inertia.report scores {experiment} --profile {profile}", highlight=False)
     line = {"cells": len(outcomes), "sealed": len(sealed), "incomplete": len(outcomes) - len(sealed) - len(parts)}
     if parts:
         line["shards"] = len(parts)

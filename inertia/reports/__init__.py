@@ -1,6 +1,6 @@
 """Tables, figures and claims: records, estimates, a tidy frame, and what is printed or drawn of it.
 
-What is declared lies in `inertia.paper`; `python -m inertia.reports` is its command.
+What is declared lies in `inertia.paper`; `python -m inertia.report` is its command.
 """
 
 from inertia.reports.declaration import Claim, Comparison, Figure, Panel, Quantity, Reference, Table

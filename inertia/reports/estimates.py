@@ -88,7 +88,9 @@ def estimate(quantity: Quantity, cells: Sequence[Cell | None]) -> Row:
         # A task counts once whatever its n, in the test as in the mean.
         said["p"], said["test"] = sign_flip([value / len(group) for group in groups for value in group])
     if quantity.interval and not exact and (quantity.share or all(len(set(group)) > 1 for group in groups)):
-        found = interval(groups[0]) if len(groups) == 1 else macro_mean({str(i): g for i, g in enumerate(groups)})
+        by_task = {str(number): group for number, group in enumerate(groups)}
+        one = len(groups) == 1
+        found = interval(groups[0], bounded=quantity.share) if one else macro_mean(by_task, bounded=quantity.share)
         ends = {"value": found.mean, "low": found.low, "high": found.high}
         said |= {name: scaled(end, quantity) for name, end in ends.items()}
     return said

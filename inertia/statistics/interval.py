@@ -15,7 +15,8 @@ intervals of scores here are Wilson's, in one of three forms:
 No library that we depend on has the last two (statsmodels, which we would take for this alone, has none of them for
 scores that are no counts); scipy gives the quantiles. An interval is shown for every n of at least 1: it never leaves
 [0, 1], and the tests simulate its coverage at n = 1, 2, 3, 5, 8, 25, 50 and 200.
-Values outside [0, 1] have Student's interval, from two on; equal ones have none.
+Other quantities (`bounded=False`: a divergence, a log-likelihood) have Student's interval, from two on; equal
+values have none.
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ class Interval:
         low: lower end, NaN where there is none.
         high: upper end, likewise.
         n: number of values.
-        method: "wilson" (0 and 1, or all alike), "wilson-t" (with the effective sample size), "t" (values outside [0,
-            1]) or "constant" (such values, all alike: no interval).
+        method: "wilson" (0 and 1, or all alike), "wilson-t" (with the effective sample size), "t" (quantities
+            that are not bounded) or "constant" (such values, all alike: no interval).
         confidence: nominal coverage.
     """
 
@@ -52,7 +53,11 @@ class Interval:
 
 
 def interval(
-    values: Sequence[float], confidence: float = 0.95, *, clusters: Sequence[str] | None = None
+    values: Sequence[float],
+    confidence: float = 0.95,
+    *,
+    clusters: Sequence[str] | None = None,
+    bounded: bool = True,
 ) -> Interval | None:
     """Return the mean of per-example scores and its interval, or None for no values (print it as "-").
 
@@ -60,16 +65,18 @@ def interval(
         values: scores.
         confidence: nominal coverage.
         clusters: names one cluster per value: examples that share a context are not independent.
+        bounded: whether the quantity lies in [0, 1], as scores do; what it measures says so, not the values at hand.
 
     Raises:
-        ValueError: for NaN or infinite values, a confidence outside (0, 1), or clusters of another length.
+        ValueError: for NaN or infinite values, values outside [0, 1] that are said to be bounded, a confidence outside
+            (0, 1), or clusters of another length.
     """
     sample = Sample.of(values, clusters)
     _check_confidence(confidence)
-    if sample.n and sample.units == sample.n and np.isin(sample.values, (0.0, 1.0)).all():
+    if bounded and sample.n and sample.units == sample.n and np.isin(sample.values, (0.0, 1.0)).all():
         ends = proportion(int(sample.values.sum()), sample.n, confidence)
         return Interval(sample.mean, *ends, sample.n, "wilson", confidence)
-    return _of_samples([sample], confidence)
+    return _of_samples([sample], confidence, bounded)
 
 
 def macro_mean(
@@ -77,6 +84,7 @@ def macro_mean(
     confidence: float = 0.95,
     *,
     clusters: Mapping[str, Sequence[str]] | None = None,
+    bounded: bool = True,
 ) -> Interval | None:
     """Return the mean of the tasks' means, each counting once, and its interval; None if a task is empty.
 
@@ -88,7 +96,7 @@ def macro_mean(
     """
     _check_confidence(confidence)
     by_task = clusters or {}
-    return _of_samples([Sample.of(values, by_task.get(task)) for task, values in groups.items()], confidence)
+    return _of_samples([Sample.of(values, by_task.get(task)) for task, values in groups.items()], confidence, bounded)
 
 
 def wilson(share: float, n: float, confidence: float = 0.95, freedom: float = math.inf) -> tuple[float, float]:
@@ -149,33 +157,34 @@ def format_interval(result: Interval | None, *, scale: float = 100.0, digits: in
     return f"{mean} [-]" if math.isnan(result.low) else f"{mean} [{low}, {high}]"
 
 
-def _of_samples(samples: Sequence[Sample], confidence: float) -> Interval | None:
+def _of_samples(samples: Sequence[Sample], confidence: float, bounded: bool) -> Interval | None:
     """Return the interval of the mean of the samples' means; None where one of them, or the list, is empty."""
     if not samples or any(sample.n == 0 for sample in samples):
         return None
     tasks, n = len(samples), sum(sample.n for sample in samples)
     mean = sum(sample.mean for sample in samples) / tasks
-    inside = all(((sample.values >= 0) & (sample.values <= 1)).all() for sample in samples)
+    for value in (value for sample in samples for value in sample.values if bounded and not 0 <= value <= 1):
+        raise ValueError(f"value {value} lies outside [0, 1]; give bounded=False for a quantity that is no share")
     if all(sample.constant for sample in samples):
-        if not inside:
+        if not bounded:
             return Interval(mean, math.nan, math.nan, n, "constant", confidence)
         # With the same share in every task, the variance of the mean is that of so many scores.
         units = tasks**2 / sum(1 / sample.units for sample in samples)
         return Interval(mean, *wilson(min(mean, 1.0), units, confidence), n, "wilson", confidence)
-    variance = sum(_variance(sample, inside) for sample in samples) / tasks**2
+    variance = sum(_variance(sample, bounded) for sample in samples) / tasks**2
     freedom = max(1, sum(sample.units - 1 for sample in samples))
-    if not inside:
+    if not bounded:
         half = t_quantile(confidence, freedom) * math.sqrt(variance)
         return Interval(mean, mean - half, mean + half, n, "t", confidence)
     ends = wilson(mean, mean * (1 - mean) / variance, confidence, freedom)
     return Interval(mean, *ends, n, "wilson-t", confidence)
 
 
-def _variance(sample: Sample, inside: bool) -> float:
+def _variance(sample: Sample, bounded: bool) -> float:
     if not sample.constant:
         return sample.variance
     share = (sample.mean * sample.units + 0.5) / (sample.units + 1)
-    return share * (1 - share) / (sample.units + 1) if inside else 0.0
+    return share * (1 - share) / (sample.units + 1) if bounded else 0.0
 
 
 def _poisson_low(events: int, n: int, confidence: float) -> float:

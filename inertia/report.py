@@ -1,4 +1,4 @@
-"""Print and write tables, figures and claims: `python -m inertia.reports table 5`."""
+"""Print and write tables, figures and claims: `python -m inertia.report table 5`."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line; every command sets `run`."""
-    made = argparse.ArgumentParser(prog="python -m inertia.reports", description=__doc__)
+    made = argparse.ArgumentParser(prog="python -m inertia.report", description=__doc__)
     commands = made.add_subparsers(required=True, metavar="command")
     reading = argparse.ArgumentParser(add_help=False)
     reading.add_argument("--profile", help=f"the profile that was run ({REFERENCE_PROFILE}, or the only one there is)")
@@ -114,3 +114,7 @@ def print_report(report: Report, paths: Iterable[Path]) -> None:
 def print_paths(paths: Iterable[Path]) -> None:
     """Print where something was written."""
     print("wrote " + " ".join(map(str, paths)))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

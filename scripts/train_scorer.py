@@ -39,9 +39,9 @@ from inertia.benchmarks.render import Renderer
 from inertia.eviction import checks
 from inertia.eviction.aggregation import Decoupled
 from inertia.eviction.budget import Tokens
+from inertia.eviction.layer_view import LayerView
 from inertia.eviction.layers import layers_of
 from inertia.eviction.scorers.learned import KEY, QUERY, RANK, Learned
-from inertia.eviction.view import LayerView
 from inertia.paths import config_dir
 from inertia.records.atomic import write_atomic, write_json
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from inertia.records import cell_id, open_cell
+from inertia.records.writer import writing
 from inertia.reports.source import Cell, Source
 
 ALPHAS = (0.0, 0.3, 0.6, 0.8, 0.9, 0.95)
@@ -107,7 +109,7 @@ def write_runs(
             results / "runs", identity, label=f"{task}", planned=planned, config={}, provenance=provenance
         ) as opened:
             for i, value in enumerate(values):
-                if planned[i] in opened.rows:
+                if planned[i] in opened.good:
                     continue
                 if value is None:
                     opened.append_failure(planned[i], i, "it broke", task=task, length=length)
@@ -118,17 +120,16 @@ def write_runs(
                 opened.seal()
         axes = {"method": method(alpha), "alpha": alpha, "aggregation.alpha": alpha}
         axes["budget.compression_ratio"] = None if alpha is None else 0.9
+        about = {"scale": profile, "backbone": "tiny", "backbone_label": LABEL, "profile": profile}
         place = {"task": task, "length": length, "planned": len(values)}
-        entries.append({"cell_id": cell_id(identity), "axes": axes, **place})
-    index = {
-        "experiment": "table05",
-        "profile": profile,
-        "scale": profile,
-        "backbone": "tiny",
-        "backbone_label": LABEL,
-        "cells": entries,
-    }
-    path = results / "experiments" / f"table05__{profile}.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(index), encoding="utf-8")
+        entries.append({"cell_id": cell_id(identity), "axes": axes, **place, **about})
+    list_entries(results / "runs", "table05", profile, entries)
     return [listed["cell_id"] for listed in entries]
+
+
+def list_entries(runs: Path, experiment: str, profile: str, entries: Iterable[Mapping[str, Any]]) -> None:
+    """List cells in an experiment as a run does."""
+    now = datetime.now(UTC).isoformat(timespec="microseconds")
+    key = {"experiment": experiment, "profile": profile, "listed": now}
+    with writing(runs, "local", dict) as writer:
+        writer.write(listing=[{**key, "cell": each["cell_id"], "entry": json.dumps(each)} for each in entries])

@@ -2,18 +2,21 @@ from __future__ import annotations
 
 import json
 import shutil
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
 
 import pandas as pd
 import pytest
-from reports_data import needle_scores, write_runs
+from reports_data import list_entries, needle_scores, write_runs
 
 from inertia.paper import make_claims, make_figure, make_table
 from inertia.paper.commands import main
-from inertia.records import CorruptRecord, Unsealed, read_cells
-from inertia.reports import load_source
+from inertia.paper.table05 import TABLE05
+from inertia.records import CorruptRecord, Unsealed, listed, read_cells
+from inertia.records.store import files, reading, row_hash, rows
+from inertia.reports import build_table, load_source
 from inertia.reports.publish import publish
 from inertia.reports.source import the_profile
 
@@ -75,12 +78,13 @@ def test_another_profile_leaves_the_reference_files_alone(tmp_path):
 
 def test_an_altered_record_is_refused(tmp_path):
     write_runs(tmp_path, {("vt", 0.0): [0.0, 1.0]})
-    (folder,) = (tmp_path / "runs").glob("*__c*")
-    rows = folder / "samples.parquet"
-    from inertia.records.table import from_parquet, to_parquet
-
-    found = from_parquet(rows)[0]
-    rows.write_bytes(to_parquet([{**found[0], "score": 1.0}, *found[1:]]))
+    (path,) = files(tmp_path / "runs")
+    with reading(path) as connection:
+        row = next(rows(connection, "sample"))
+    row["row"] = row["row"].replace('"score":0', '"score":1')
+    with sqlite3.connect(path) as connection:
+        changed = (row["row"], row_hash("sample", row.values()), row["example"])
+        connection.execute("UPDATE sample SET row = ?, hash = ? WHERE example = ?", changed)
     with pytest.raises(CorruptRecord, match="changed after the seal"):
         make_table(5, origin="runs", results=tmp_path)
 
@@ -127,11 +131,11 @@ def test_what_is_missing_is_named_with_the_fix(arguments, message, tmp_path, mon
 
 def test_a_broken_index_is_named(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("INERTIA_RESULTS", str(tmp_path))
-    path = tmp_path / "experiments" / "table05__laptop.json"
+    path = tmp_path / "published" / "table05.laptop.json"
     path.parent.mkdir()
     path.write_text('{"experiment": "table05"}')
     assert main(["table", "5"]) == 2
-    assert "table05__laptop.json is no experiment index (no backbone)" in capsys.readouterr().err
+    assert "table05.laptop.json is no experiment index (no backbone)" in capsys.readouterr().err
 
 
 def test_the_command_writes_prints_and_survives_a_poor_terminal(finished, tmp_path):
@@ -198,10 +202,9 @@ def test_the_profile_is_the_only_one_there_is_else_the_reference(tmp_path):
 
 
 def change_listing(results: Path, change) -> None:
-    path = results / "experiments" / "table05__laptop.json"
-    listing = json.loads(path.read_text())
-    change(listing["cells"])
-    path.write_text(json.dumps(listing))
+    entries = listed(results / "runs")["table05", "laptop"]
+    change(entries)
+    list_entries(results / "runs", "table05", "laptop", entries)
 
 
 def test_a_listing_that_swaps_two_policies_is_refused(tmp_path):
@@ -222,18 +225,21 @@ def test_a_listing_of_another_task_is_refused(tmp_path):
         load_source(tmp_path, "table05")
 
 
-def test_the_full_cache_may_be_listed_once_per_alpha_of_a_sweep(tmp_path):
+def test_what_was_swept_along_with_the_full_cache_does_not_matter(tmp_path):
     write_runs(tmp_path, SCORES)
-    once = make_table(5, results=tmp_path)[0]
+    plain = make_table(5, results=tmp_path)[0]
+    source = load_source(tmp_path, "table05")
 
-    def again(cells):
-        full = next(cell for cell in cells if cell["axes"]["method"] == "full_cache")
-        cells.append({**full, "axes": {"method": "full_cache", "alpha": 0.3}})
+    def sweep(cells):
+        for cell in (cell for cell in cells if cell["axes"]["method"] == "full_cache"):
+            cell["axes"] = {"method": "full_cache", "alpha": 0.3}
 
-    change_listing(tmp_path, again)
-    twice = make_table(5, results=tmp_path)[0]
-    pd.testing.assert_frame_equal(twice.frame, once.frame)
-    assert twice.grid == once.grid
+    change_listing(tmp_path, sweep)
+    swept = make_table(5, results=tmp_path)[0]
+    pd.testing.assert_frame_equal(swept.frame, plain.frame)
+    assert swept.grid == plain.grid
+    # Nor does it matter how often the same cell is listed.
+    assert build_table(TABLE05, source._replace(cells=source.cells * 2)).grid == plain.grid
 
 
 def test_examples_beyond_the_plan_do_not_count(tmp_path):

@@ -13,13 +13,13 @@ from inertia.paper.fidelity import fidelity
 from inertia.paper.make import FIGURES, TABLES, find, make_claims, make_figure, make_table
 from inertia.paper.scores import scores
 from inertia.paths import results_dir
-from inertia.records import CorruptRecord, DuplicateCell, DuplicateRow, NewerSchema, Unsealed
+from inertia.records import CorruptRecord, DuplicateRow, NewerSchema, OldRecords, Unsealed
 from inertia.reports.grid import Report
 from inertia.reports.publish import publish
 from inertia.reports.source import REFERENCE_PROFILE
 from inertia.reports.terminal import show
 
-_WRONG = (FileNotFoundError, KeyError, ValueError, CorruptRecord, DuplicateCell, DuplicateRow, NewerSchema, Unsealed)
+_WRONG = (FileNotFoundError, KeyError, ValueError, CorruptRecord, DuplicateRow, NewerSchema, OldRecords, Unsealed)
 
 Options = argparse.Namespace
 

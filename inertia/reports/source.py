@@ -8,13 +8,15 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from inertia.records import Cell as RecordedCell
-from inertia.records import read_cells
+from inertia.records import listed, read_cells
 from inertia.reports.declaration import FULL_CACHE
 
 Origin = Literal["runs", "published", "auto"]
 
 REFERENCE_PROFILE = "laptop"
 """The profile that is looked up when none is named; its reports carry the plain name."""
+
+_ENTRY = ("cell_id", "axes", "task", "length", "planned")
 
 
 class Cell(NamedTuple):
@@ -69,21 +71,24 @@ def find_listing(results: Path, experiment: str, profile: str, origin: Origin) -
         FileNotFoundError: there is none; the message says how to make one.
         ValueError: it is no listing.
     """
-    published = results / "published" / f"{experiment}.{profile}.json"
-    local = results / "experiments" / f"{experiment}__{profile}.json"
-    places = {"published": (published, published.with_suffix(".parquet")), "runs": (local, results / "runs")}
-    for path, root in places.values() if origin == "auto" else [places[origin]]:
-        if path.is_file():
-            try:
-                listing = json.loads(path.read_text(encoding="utf-8"))
-                lacking = {"scale", "backbone", "backbone_label", "cells"} - set(listing)
-            except ValueError as error:
-                raise ValueError(f"{path} is no experiment index ({error}); run the experiment again") from error
-            if lacking:
-                raise ValueError(f"{path} is no experiment index (no {min(lacking)}); run the experiment again")
-            return listing, root
-    there = sorted(path.stem for path in (results / "experiments").glob("*__*.json"))
-    hint = f"local runs there are: {', '.join(there)} (experiment__profile); " if there else ""
+    published, local = results / "published" / f"{experiment}.{profile}.json", local_listings(results)
+    if origin != "runs" and published.is_file():
+        try:
+            listing = json.loads(published.read_text(encoding="utf-8"))
+            lacking = {"scale", "backbone", "backbone_label", "cells"} - set(listing)
+        except ValueError as error:
+            raise ValueError(f"{published} is no experiment index ({error}); publish the experiment again") from error
+        if lacking:
+            raise ValueError(f"{published} is no experiment index (no {min(lacking)}); publish the experiment again")
+        return listing, published.with_suffix(".parquet")
+    if origin != "published" and (experiment, profile) in local:
+        entries = local[experiment, profile]
+        about = {"experiment": experiment, "profile": profile} | {n: entries[0][n] for n in ("scale", "backbone")}
+        labels = "; ".join(dict.fromkeys(entry["backbone_label"] for entry in entries))
+        cells = [{name: entry[name] for name in _ENTRY} for entry in entries]
+        return {**about, "backbone_label": labels, "cells": cells}, results / "runs"
+    there = ", ".join(f"{name} {of}" for name, of in sorted(local))
+    hint = f"local runs there are: {there} (experiment, profile); " if there else ""
     raise FileNotFoundError(
         f"no {'' if origin == 'auto' else origin + ' '}records of {experiment} at profile {profile} below {results}; "
         f"{hint}run `python -m inertia -m experiment={experiment} profile={profile}` first, or your own sweep with "
@@ -91,9 +96,14 @@ def find_listing(results: Path, experiment: str, profile: str, origin: Origin) -
     )
 
 
+def local_listings(results: Path) -> dict[tuple[str, str], list[dict[str, Any]]]:
+    """Return (experiment, profile) -> what local runs list of it."""
+    return listed(results / "runs") if (results / "runs").is_dir() else {}
+
+
 def the_profile(results: Path, experiment: str) -> str:
     """Return the profile that an experiment is looked up under when none is named: the reference, or its only one."""
-    found = {path.stem.split("__", 1)[1] for path in (results / "experiments").glob(f"{experiment}__*.json")}
+    found = {profile for name, profile in local_listings(results) if name == experiment}
     found |= {path.name.split(".")[1] for path in (results / "published").glob(f"{experiment}.*.json")}
     return next(iter(found)) if len(found) == 1 else REFERENCE_PROFILE
 
@@ -112,10 +122,8 @@ def load_source(results: Path, experiment: str, profile: str | None = None, orig
         ValueError: a record is not what its listing claims, or the records are of several score versions.
     """
     listing, root = find_listing(results, experiment, profile or the_profile(results, experiment), origin)
-    wanted = {entry["cell_id"] for entry in listing["cells"]}
-    # A cell that was never started, or killed before its manifest, has nothing to read: incomplete 0/n.
-    every = read_cells(root) if root.exists() else []
-    found = {cell.id: cell for cell in every if cell.id in wanted}
+    # A cell that was never started, or killed before its plan was written, has nothing to read: incomplete 0/n.
+    found = {cell.id: cell for cell in read_cells(root, {entry["cell_id"] for entry in listing["cells"]})}
     versions = sorted({cell.identity.get("score_version") for cell in found.values()}, key=str)
     if len(versions) > 1:
         raise ValueError(f"score versions {versions} cannot share a report; run the older cells again")

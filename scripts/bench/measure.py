@@ -16,7 +16,7 @@ from bench.figures import typical
 from bench.kvpress_client import KVPress
 from bench.prompt import CachedPrompt, Replayed
 from bench.timing import LEAD, Mark, Run, peak_while_decoding, timed
-from inertia import Execution, Generation, Policy, generate
+from inertia import Execution, Generation, Observation, Policy, generate
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -119,7 +119,7 @@ def decode(case: Case, setting: Setting, mark: Mark) -> Run:
         if policy == 0 and token > 0:
             mark()
 
-    found = decoded(setting, case, case.policies, setting.steps + LEAD, on_logits=stepped)
+    found = decoded(setting, case, case.policies, setting.steps + LEAD, observe=Observation(on_logits=stepped))
     return Run(
         tuple(tuple(one.tokens[1:]) for one in found),
         sum(one.cache_bytes for one in found),

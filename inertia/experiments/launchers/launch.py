@@ -47,25 +47,21 @@ def launch(configs: Sequence[RunConfig], jobs: Sequence[Sequence[Cell]]) -> list
         OSError: its cluster cannot be reached or refuses.
     """
     from inertia.experiments import run as harness
-    from inertia.experiments.indices import write_indices
-    from inertia.experiments.mirroring import mirror, mirrored
+    from inertia.experiments.indices import write_tables
 
     launcher = configs[0].launcher
     if isinstance(launcher, Local):
         return harness.run(configs, jobs)
     cells = list({cell.id: cell for job in jobs for cell in job}.values())
-    results = results_dir()
-    write_indices(cells)
     before = {outcome.cell.id: outcome for outcome in harness.standing(cells)}
     left = [
         cell for cell in cells if before[cell.id].summary is None and before[cell.id].problem is None and cell.share
     ]
-    works = divide(left, shards=launcher.shards, groups_per_job=launcher.groups_per_job, results=results)
+    works = divide(left, shards=launcher.shards, groups_per_job=launcher.groups_per_job, results=results_dir())
     problems = _run_elsewhere(launcher, left, works) if works else {}
-    after = {outcome.cell.id: outcome for outcome in harness.standing(left)}
-    ended = [_said(after[cell.id], problems) if cell.id in after else before[cell.id] for cell in cells]
-    mirror(ended, mirrored(cells))
-    return ended
+    after = {outcome.cell.id: outcome for outcome in harness.standing(left)} if works else {}
+    write_tables(results_dir(), cells, changed=bool(works))
+    return [_said(after[cell.id], problems) if cell.id in after else before[cell.id] for cell in cells]
 
 
 def _said(outcome: Outcome, problems: Mapping[str, str]) -> Outcome:
@@ -81,8 +77,9 @@ def _run_elsewhere(launcher: Submitit | Ray, cells: Sequence[Cell], works: Seque
     from inertia.experiments import run as harness
     from inertia.experiments.launchers.watch import Watch
 
-    watch = Watch(results_dir(), cells)
-    with terminable(), _engine(launcher) as engine, harness.progress_bar(cells) as bar:
+    watch = Watch(harness.runs_dir(), cells)
+    known = harness.recorded(cells)
+    with terminable(), _engine(launcher) as engine, harness.progress_bar(cells, known) as bar:
         bar.set_description(f"{len(works)} jobs through {launcher.kind}")
         return follow(engine, works, bar, watch.count)
 

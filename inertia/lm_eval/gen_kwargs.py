@@ -1,10 +1,11 @@
-"""From a task's generation settings to one greedy decode."""
+"""From a task's generation settings to when its answers end."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from inertia.decoding.request import Stopping
 
 # They choose among sampled tokens; greedy decoding has none.
 OF_SAMPLING = frozenset({"temperature", "top_p", "top_k", "min_p", "typical_p", "seed"})
@@ -12,23 +13,8 @@ OF_SAMPLING = frozenset({"temperature", "top_p", "top_k", "min_p", "typical_p", 
 NEUTRAL = {"num_beams": 1, "repetition_penalty": 1, "length_penalty": 1, "no_repeat_ngram_size": 0}
 
 
-@dataclass(frozen=True)
-class Decoding:
-    """How one answer is decoded.
-
-    Attributes:
-        max_new_tokens: limit, EOS included.
-        until: texts that end the answer; the answer is cut before the earliest.
-        min_new_tokens: no EOS before this many tokens.
-    """
-
-    max_new_tokens: int
-    until: tuple[str, ...]
-    min_new_tokens: int = 0
-
-
-def decoding(given: Mapping[str, Any], default_max_new_tokens: int) -> Decoding:
-    """Return the decode that lm-eval's generation settings ask for.
+def stopping(given: Mapping[str, Any], default_max_new_tokens: int) -> Stopping:
+    """Return when the answers that lm-eval's generation settings ask for end; its EOS is the backbone's to add.
 
     `do_sample: false` wins over any temperature, and a temperature above 0 without `do_sample` asks for sampling, as
     in lm-eval.
@@ -61,4 +47,4 @@ def decoding(given: Mapping[str, Any], default_max_new_tokens: int) -> Decoding:
                 f"generation setting {name}={value!r} is not supported{only}. Known: until, max_gen_toks, "
                 f"min_new_tokens, do_sample=False, {', '.join(sorted(OF_SAMPLING))}."
             )
-    return Decoding(limit, tuple(until), least)
+    return Stopping(limit, None, tuple(until), least)

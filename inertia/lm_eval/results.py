@@ -1,8 +1,10 @@
-"""One folder per policy, and files that are there when the run says so."""
+"""What a run leaves: one folder per policy, what the policy did beside every sample, files that are really there."""
 
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +21,37 @@ def run_name(settings: Settings) -> str:
     made_of = [backbones.identity(settings.backbone), settings.policy.describe(), settings.seed]
     digest = hashlib.sha256(canonical_json(made_of).encode()).hexdigest()
     return f"{settings.backbone.name}__{settings.method}__r{digest[:8]}"
+
+
+def add_telemetry(
+    results: dict[str, Any], telemetry: Mapping[tuple[str | None, int | None], Mapping[str, Any]]
+) -> None:
+    """Add a field `inertia`, what the policy did, to every logged sample of a generation task, in place.
+
+    lm-eval numbers requests and samples alike only without `--samples`, so they are matched by their order in the
+    task, and the prompt's hash is compared.
+
+    Args:
+        results: of `simple_evaluate`, with its samples.
+        telemetry: `InertiaLM.telemetry`.
+
+    Raises:
+        RuntimeError: a sample and its request have different prompts.
+    """
+    for task, samples in results["samples"].items():
+        places: Counter[str] = Counter()
+        for sample in samples:
+            place = places[sample["filter"]]
+            places[sample["filter"]] += 1
+            if (task, place) not in telemetry:
+                continue
+            found = dict(telemetry[task, place])
+            if found.pop("prompt_hash") != sample["prompt_hash"]:
+                raise RuntimeError(
+                    f"sample {sample['doc_id']} of {task} is not the answer to request {place}: lm-eval's order has "
+                    "changed; install lm-eval 0.4.13."
+                )
+            sample["inertia"] = found
 
 
 def save(tracker: EvaluationTracker, results: dict[str, Any], samples: dict[str, Any] | None) -> list[Path]:

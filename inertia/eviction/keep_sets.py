@@ -23,7 +23,7 @@ from inertia.eviction.pooling import pooled_gain, pooled_mean
 from inertia.eviction.protect import Resolved, protected_mask
 
 if TYPE_CHECKING:
-    from inertia.eviction.view import LayerView
+    from inertia.eviction.layer_view import LayerView
 
 
 # Rounding of batched products in fp32, relative: utilities closer than this may rank otherwise in another batch.
@@ -75,6 +75,11 @@ def unit_shape(scope: str, layers: int, heads: int) -> tuple[int, int]:
     return (1 if scope == SHARED else layers), (heads if scope == PER_HEAD else 1)
 
 
+def cached_heads(score: Tensor, heads: int) -> Tensor:
+    """Return scores [.., H, T] of attention heads as those of the cached ones: means where several read one (MLA)."""
+    return score if score.shape[-2] <= heads else score.unflatten(-2, (heads, -1)).mean(-2)
+
+
 def reduce_heads(score: Tensor, scope: str) -> Tensor:
     """Return per-KV-head scores [R, Hkv, T] as a unit's scores: the mean over KV heads unless the scope is per_head."""
     return score if scope == PER_HEAD else score.mean(dim=1, keepdim=True)
@@ -86,7 +91,7 @@ def weights_of(policy: Policy, layers: int, device: torch.device) -> tuple[float
     return pair.lam, torch.tensor(pair.weights, device=device)
 
 
-class Units:
+class KeepSets:
     """Mutable utilities and slot tables of R rows; see the module's docstring for the shapes."""
 
     def __init__(
@@ -115,7 +120,7 @@ class Units:
         """
         first = rows[0].policy
         device = utilities[0].device
-        self.rows = rows
+        self.rows, self.heads = rows, heads
         self.scorer, self.selection = first.scorer, first.selection
         self.scope = PER_HEAD if ragged else first.scope
         # The scope of a policy whose utilities are pooled over the units of its group, or None.
@@ -176,9 +181,9 @@ class Units:
         self.count += 1
         self.filled = [filled + 1 for filled in self.filled]
 
-    def absorb(self, layer: int, view: LayerView) -> None:
+    def add_scores(self, layer: int, view: LayerView) -> None:
         """Take the scores of one layer; `layer` counts the eligible layers from 0."""
-        score = reduce_heads(self.scorer.score(view), self.scope)
+        score = reduce_heads(cached_heads(self.scorer.score(view), self.heads), self.scope)
         self.scores[:, layer, :, : score.shape[-1]] = score
 
     def advance(self, newest: Tensor, step: int, *, full: bool = False, shared: bool = False) -> None:
@@ -280,7 +285,9 @@ class Units:
         self.finite &= self.utility.sum().isfinite()
         for index, row in enumerate(self.rows):
             if self.due[index] and isinstance(row.policy.refresh, AdaptiveRefresh):
-                change = total_variation(before[index].flatten(), self.utility[index].flatten())
+                # Slots beyond the filled ones are the batch's, and may not count.
+                mine = (index, ..., slice(self.filled[index]))
+                change = total_variation(before[mine].flatten(), self.utility[mine].flatten())
                 interval = row.policy.refresh.interval(change, self.pace[index][0])
                 self.pace[index] = (interval, step + interval)
 

@@ -134,7 +134,7 @@ def expect(refused: tuple[str, ...], place: str, field: str) -> None:
 def warned(caplog: pytest.LogCaptureFixture) -> tuple[str, ...]:
     """What the log says was refused: the first of it."""
     (said,) = {record.getMessage() for record in caplog.records if "refused" in record.getMessage()}
-    return tuple(said.split(" taken: ", 1)[1].split("; "))
+    return tuple(said.split(" rows refused: ", 1)[1].split("; "))
 
 
 @pytest.mark.parametrize(("task", "change", "field"), LONGBENCH_KINDS)

@@ -118,7 +118,7 @@ def test_what_is_refused_is_named_by_file_line_and_field_and_the_rows_after_it_s
         "rows.jsonl, line 7, field answers[1]",
         "rows.jsonl, line 8, field length",
     ]
-    assert "rows.jsonl: 7 rows refused, 2 taken: rows.jsonl, line 2: not JSON" in caplog.text
+    assert "rows.jsonl: 7 of 9 rows refused: rows.jsonl, line 2: not JSON" in caplog.text
     whole = rows_file(tmp_path, [ROWS[0], ROWS[1]]).load("x", SCHEMA)
     assert not whole.refused and whole.sha256 != rows.sha256
 

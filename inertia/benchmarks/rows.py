@@ -159,7 +159,7 @@ def rows_of(name: str, file_name: str, content: bytes, file_sha256: str, schema:
     if not good:
         raise DataError(f"{file_name} has no row that serves as {name!r}{': ' + shown if refused else ''}")
     if refused:
-        log.warning("%s: %d rows refused, %d taken: %s", file_name, len(refused), len(good), shown)
+        log.warning("%s: %d of %d rows refused: %s", file_name, len(refused), len(refused) + len(good), shown)
     entries = {f"{number:06d}": raw.sha256 for number, raw in enumerate(raws)}
     identity = hashlib.sha256(json.dumps(entries).encode()).hexdigest()
     data = Dataset.from_list(good, features=schema.features)

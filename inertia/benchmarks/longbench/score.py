@@ -8,7 +8,7 @@ from typing import Any
 from inertia.benchmarks.longbench.metrics import METRICS
 from inertia.benchmarks.longbench.rouge import rouge_l
 from inertia.benchmarks.longbench.tasks import find
-from inertia.benchmarks.text_metrics import exact_match, rouge_l_f, shape
+from inertia.benchmarks.text_metrics import exact_match, percent, rouge_l_f, shape
 
 BUCKETS = ("0-4k", "4-8k", "8k+")
 """LongBench-E's lengths in words: below 4,000, below 8,000, the rest."""
@@ -70,7 +70,7 @@ def total(scores: Sequence[float]) -> float:
     """
     if not scores:
         raise ValueError("no scores, so no mean")
-    return round(100 * sum(scores) / len(scores), 2)
+    return percent(scores, 2)
 
 
 def bucket(words: int) -> str:
@@ -90,4 +90,4 @@ def bucket_totals(scores: Sequence[float], words: Sequence[int]) -> dict[str, fl
     """
     pairs = list(zip(scores, words, strict=True))
     groups = {name: [value for value, length in pairs if bucket(length) == name] for name in BUCKETS}
-    return {name: total(values) if values else None for name, values in groups.items()}
+    return {name: percent(values, 2) for name, values in groups.items()}

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from inertia.benchmarks.longbench_v2.extract import Choice, lenient, strict
 from inertia.benchmarks.longbench_v2.tasks import LETTERS, find
+from inertia.benchmarks.text_metrics import percent
 
 GROUPS = ("overall", "easy", "hard", "short", "medium", "long")
 """Columns of the official table: all, by difficulty, by length of the document."""
@@ -96,16 +97,8 @@ def table(outcomes: Iterable[Outcome]) -> dict[str, Share]:
     Source: LongBench-v2 `result.py`.
     """
     every = list(outcomes)
-    members = {
-        group: [item for item in every if group in ("overall", item.difficulty, item.length)] for group in GROUPS
-    }
-    return {group: _share(items) for group, items in members.items()}
-
-
-def _share(items: Sequence[Outcome]) -> Share:
-    if not items:
-        return Share(None, 0)
-    return Share(round(100 * sum(item.score for item in items) / len(items), 1), len(items))
+    groups = ([each.score for each in every if group in ("overall", *each[1:])] for group in GROUPS)
+    return {group: Share(percent(scores, 1), len(scores)) for group, scores in zip(GROUPS, groups, strict=True)}
 
 
 def _letter(task: str, prediction: str, extract: Callable[[str], Choice | None]) -> str | None:

@@ -20,7 +20,7 @@ def write_atomic(path: Path, data: bytes) -> None:
 
     A symbolic link is followed, so that the rename stays on the file system of the real file. Whatever fails
     (no space, no permission, an interrupt), the old file is intact and no temporary file is left; only a
-    SIGKILL leaves one, which `remove_leftovers` clears.
+    SIGKILL leaves one.
 
     Raises:
         OSError: as the file system gave it.
@@ -28,12 +28,10 @@ def write_atomic(path: Path, data: bytes) -> None:
     target = Path(os.path.realpath(path))
     temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
     try:
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
-        try:
-            write_all(descriptor, data)
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        with temporary.open("xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
         fault("replace")
         os.replace(temporary, target)
     except BaseException:
@@ -48,13 +46,6 @@ def write_json(path: Path, value: Any) -> None:
     write_atomic(path, (json.dumps(value, indent=2, allow_nan=False) + "\n").encode("ascii"))
 
 
-def write_all(descriptor: int, data: bytes) -> None:
-    """Write every byte: `os.write` may take fewer than it was given."""
-    view = memoryview(data)
-    while view:
-        view = view[os.write(descriptor, view) :]
-
-
 def sync_directory(directory: Path) -> None:
     """Make renames and removals in `directory` durable, where the file system knows how."""
     descriptor = os.open(directory, os.O_RDONLY)
@@ -65,9 +56,3 @@ def sync_directory(directory: Path) -> None:
             raise
     finally:
         os.close(descriptor)
-
-
-def remove_leftovers(directory: Path) -> None:
-    """Remove the temporary files a killed writer left in `directory`; the caller holds the cell's lock."""
-    for leftover in directory.glob(".*.tmp"):
-        leftover.unlink(missing_ok=True)

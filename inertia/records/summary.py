@@ -11,8 +11,6 @@ from inertia.records.attempts import rows_sha256
 from inertia.records.schema import SCHEMA_VERSION
 from inertia.statistics.interval import interval
 
-_SEED = 0
-
 
 def summarise(manifest: Mapping[str, Any], rows: Iterable[Mapping[str, Any]], attempts: int) -> dict[str, Any]:
     """Return the summary of a cell from its settled rows.
@@ -50,8 +48,8 @@ def summarise(manifest: Mapping[str, Any], rows: Iterable[Mapping[str, Any]], at
 def _score(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
     groups = [row["group_id"] for row in rows]
     clusters = groups if len(set(groups)) < len(groups) else None
-    result = interval([row["score"] for row in rows], seed=_SEED, clusters=clusters)
-    return {**asdict(result), "seed": _SEED} if result is not None else None
+    result = interval([row["score"] for row in rows], clusters=clusters)
+    return asdict(result) if result is not None else None
 
 
 def _metrics(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
-from inertia import Policy, generate
+from inertia import Policy, TokensPrompt, generate
 from inertia.backbones.tiny_tokenizer import tiny_tokenizer
 from inertia.eviction.aggregation import Decoupled
 from inertia.eviction.budget import Tokens
@@ -159,8 +159,8 @@ def our_decode(model: PreTrainedModel, given: Input, method: str, budget: int) -
     policy = policy_of(method, budget)
     # The last token is never fed, so one more is generated than there are steps.
     forced = [*given.tokens, given.tokens[-1]]
-    ids = torch.tensor([given.ids])
-    kept = generate(model, ids, [policy], len(forced), trace=True, forced_tokens=forced)[0].kept
+    told = TokensPrompt(torch.tensor([given.ids]), forced_tokens=forced)
+    kept = generate(model, told, [policy], len(forced), trace=True)[0].kept
     heads = model.config.num_key_value_heads
     return [[[layer] * heads for layer in step] for step in kept] if policy.scope == PER_LAYER else list(kept)
 

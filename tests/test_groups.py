@@ -327,10 +327,10 @@ def test_a_planted_secret_reaches_no_file(monkeypatch, results, tmp_path):
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.setenv("HF_TOKEN", SECRET)
 
-    def leak(batch, example, asker):
+    def leak(batch, example, runner):
         if example.id.endswith("e1"):
             raise RuntimeError(f"cannot get https://me:hunter22@host.org/x?token={SECRET} for {home}/models")
-        return group_child.answers(batch, example, asker)
+        return group_child.answers(batch, example, runner)
 
     monkeypatch.setattr(decode, "answers", leak)
     asked = {"url": "https://me:hunter22@host.org/x", "api_key": "plainkey9", "path": f"{home}/data", "note": SECRET}

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 from hydra import compose, initialize_config_dir
 
-from inertia.benchmarks.sources import Manifest, Rows, Source
+from inertia.benchmarks.rows import rows_of
+from inertia.benchmarks.sources import Source
 from inertia.experiments import cells, cli, decode
 from inertia.experiments import run as harness
 from inertia.experiments.config import run_config
@@ -313,7 +314,7 @@ def test_a_sweep_reads_its_data_once(results, tmp_path, monkeypatch):
         (data / f"{task}.jsonl").write_text(json.dumps(row) + "\n")
     reads = []
     real = Source.load
-    monkeypatch.setattr(Source, "load", lambda self, name: (reads.append(name), real(self, name))[1])
+    monkeypatch.setattr(Source, "load", lambda self, *asked: (reads.append(asked[0]), real(self, *asked))[1])
     ask = ("benchmark=longbench", "benchmark.tasks=[qasper,trec]", "benchmark.lengths=[null]", "benchmark.examples=1")
     source = ("benchmark.source.kind=path", f"benchmark.source.path={data}")
     jobs = [config(*ask, *source, f"aggregation.alpha={alpha}") for alpha in (0, 0.5, 0.8)]
@@ -329,9 +330,17 @@ def test_a_sweep_reads_its_data_once(results, tmp_path, monkeypatch):
 @pytest.mark.parametrize("name", ["longbench", "longbench_v2"])
 def test_data_that_a_benchmark_pins_are_read_once_too(name, monkeypatch):
     reads = []
-    row = {"input": "Who?", "context": "Ada.", "answers": ["Ada"], "_id": "0"}
-    rows = Rows("x", (row,), frozenset(), "0" * 64, Manifest((("000000", "0" * 64),)))
-    monkeypatch.setattr(Source, "load", lambda self, asked: (reads.append(asked), rows)[1])
+    row = {"input": "Who?", "context": "Ada.", "answers": ["Ada"], "_id": "0", "length": 1}
+    row |= {"question": "Who?", "domain": "x", "sub_domain": "x", "difficulty": "easy", "answer": "A"}
+    row |= {f"choice_{letter}": letter for letter in "ABCD"}
+    if name == "longbench_v2":
+        row["length"] = "short"
+
+    def load(self, asked, schema):
+        reads.append(asked)
+        return rows_of(asked, "x.json", json.dumps(row).encode(), "0" * 64, schema)
+
+    monkeypatch.setattr(Source, "load", load)
     task = {"longbench": "qasper", "longbench_v2": "zero_shot"}[name]
     ask = (f"benchmark={name}", f"benchmark.tasks=[{task}]", "benchmark.lengths=[null]", "benchmark.source=null")
     shared = {}
@@ -340,6 +349,19 @@ def test_data_that_a_benchmark_pins_are_read_once_too(name, monkeypatch):
     ]
     assert len({cell.id for cell in cells}) == 2 and all(len(cell.planned) == 1 for cell in cells)
     assert len(reads) == 1
+
+
+def test_a_length_without_room_and_a_file_without_a_good_row_end_before_a_model_is_loaded(monkeypatch, tmp_path):
+    def load(*_):
+        raise AssertionError("a model was loaded")
+
+    monkeypatch.setattr("inertia.backbones.load", load)
+    (short,) = harness.run([config(*SMALL, "benchmark.lengths=[10]")])
+    assert short.summary is None and "its shortest feasible length" in short.problem
+    (tmp_path / "qasper.jsonl").write_text('{"input": "Who?", "context": "Ada.", "answers": [""], "length": 1}\n')
+    ask = ("benchmark=longbench", "benchmark.tasks=[qasper]", "benchmark.lengths=[null]", "benchmark.examples=1")
+    with pytest.raises(ValueError, match="qasper.jsonl, line 1, field answers: blank"):
+        harness.run([config(*ask, "benchmark.source.kind=path", f"benchmark.source.path={tmp_path}")])
 
 
 PINNED = {

@@ -19,11 +19,12 @@ from test_scorers import assert_agrees, in_every_scope, make
 
 import train_scorer
 from inertia.decoding.generation import generate
+from inertia.decoding.request import TokensPrompt
 from inertia.eviction.budget import Tokens
 from inertia.eviction.describe import describe
+from inertia.eviction.layer_view import LayerView
 from inertia.eviction.policy import Policy
 from inertia.eviction.scorers.learned import Learned, widths
-from inertia.eviction.view import LayerView
 from inertia.methods import preset
 
 
@@ -70,7 +71,7 @@ def test_the_same_positions_survive_as_under_the_oracle(tmp_path, architecture):
     path = weights_file(tmp_path / "w.safetensors", 32, 16)
     forced = prompt(6, seed=5)[0].tolist()
     policies = in_every_scope(Learned(path))
-    results = generate(model, prompt(15), policies, 6, trace=True, forced_tokens=forced)
+    results = generate(model, TokensPrompt(prompt(15), forced_tokens=forced), policies, 6, trace=True)
     for policy, result in zip(policies, results, strict=True):
         slow = oracle_scores.scores()
         _, kept, _ = oracle.run(model, prompt(15)[0].tolist(), policy, 6, forced=forced, scores=slow)

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 from inertia import backbones
 from inertia.benchmarks.example import Example
 from inertia.benchmarks.registry import Benchmark
-from inertia.experiments.answers import Asker
+from inertia.experiments.answers import TaskRunner
 from inertia.experiments.cells import Cell, Outcome, cells_of, groups_of, plan_of
 from inertia.experiments.config import RunConfig
-from inertia.experiments.decode import decode_example, make_asker
+from inertia.experiments.decode import check, decode_example, task_runner
 from inertia.experiments.indices import listings, write_tables
 from inertia.experiments.mirroring import mirror
 from inertia.experiments.rows import row_of
@@ -131,9 +131,10 @@ def decode_missing(group: list[Cell], held: Group, writer: Writer, loaded: Loade
     sealed, as long as the command names them.
     """
     cells = {cell.id: cell for cell in group}
+    check(group[0])
     backbone = loaded.get(group[0].config)
     bench, task, length = group[0].benchmark, group[0].task, group[0].length
-    asker = make_asker(backbone, bench, task, group[0].config.execution)
+    runner = task_runner(backbone, bench, task, group[0].config.execution)
     # A failure of an earlier, larger plan is still planned.
     tried = [row["index"] + 1 for cell in held.cells.values() for row in cell.failed.values()]
     count = max([cell.config.benchmark.count(task) for cell in group] + tried)
@@ -144,12 +145,12 @@ def decode_missing(group: list[Cell], held: Group, writer: Writer, loaded: Loade
     uses = Counter(name for batch in held.batches for name in batch.examples)
     at_hand: dict[str, Example] = {}
     bar.set_description(f"{backbone.name} {group[0].place}")
-    for example in bench.examples(task, length, count, asker.renderer):
+    for example in bench.examples(task, length, count, runner.renderer):
         if uses[example.id]:
             at_hand[example.id] = example
         for batch in complete_with.pop(example.id, ()):
             examples = {place[name]: at_hand[name] for name in batch.examples if name in at_hand}
-            made = decode_batch([cells[name] for name in batch.cells if name in cells], examples, held, asker)
+            made = decode_batch([cells[name] for name in batch.cells if name in cells], examples, held, runner)
             writer.record(batch.id, made)
             bar.update(len(made))
             uses.subtract(batch.examples)
@@ -157,12 +158,12 @@ def decode_missing(group: list[Cell], held: Group, writer: Writer, loaded: Loade
 
 
 def decode_batch(
-    cells: list[Cell], examples: Mapping[int, Example], held: Group, asker: Asker
+    cells: list[Cell], examples: Mapping[int, Example], held: Group, runner: TaskRunner
 ) -> list[tuple[CellWriter, dict[str, Any]]]:
     """Decode index -> example under the policies of cells, and return the rows of what our cells lack."""
     made = []
     for index, example in examples.items():
-        for some, results in decode_example(cells, example, asker):
+        for some, results in decode_example(cells, example, runner):
             used = Batch(tuple(cell.id for cell in some), (example.id,)).id
             for cell, result in zip(some, results, strict=True):
                 mine = held.cells.get(cell.id)

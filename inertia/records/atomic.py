@@ -10,8 +10,6 @@ import secrets
 from pathlib import Path
 from typing import Any
 
-from inertia.records.faults import fault
-
 _NO_DIRECTORY_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EBADF)
 
 
@@ -32,27 +30,21 @@ def write_atomic(path: Path, data: bytes) -> None:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        fault("replace")
         os.replace(temporary, target)
     except BaseException:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
         raise
-    sync_directory(target.parent)
+    folder = os.open(target.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    except OSError as error:
+        if error.errno not in _NO_DIRECTORY_SYNC:  # a file system that does not know how
+            raise
+    finally:
+        os.close(folder)
 
 
 def write_json(path: Path, value: Any) -> None:
     """Write `value` atomically as indented, strict JSON (no NaN) with a closing newline."""
     write_atomic(path, (json.dumps(value, indent=2, allow_nan=False) + "\n").encode("ascii"))
-
-
-def sync_directory(directory: Path) -> None:
-    """Make renames and removals in `directory` durable, where the file system knows how."""
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    except OSError as error:
-        if error.errno not in _NO_DIRECTORY_SYNC:
-            raise
-    finally:
-        os.close(descriptor)

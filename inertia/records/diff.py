@@ -90,17 +90,20 @@ def diff_rows(
     """Compare rows by example; None when they agree in every column that is not ignored."""
     left, right = {row["example_id"]: row for row in a}, {row["example_id"]: row for row in b}
     hidden = set(ignored)
-    changed = {}
-    for name in left.keys() & right.keys():
-        pairs = {key: (value, right[name][key]) for key, value in left[name].items() if key not in hidden}
-        if unequal := {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}:
-            changed[name] = unequal
-    order = tuple(name for name in left if name in changed)
+    columns = {
+        name: {
+            key: (value, right[name][key])
+            for key, value in row.items()
+            if key not in hidden and value != right[name][key]
+        }
+        for name, row in left.items()
+        if name in right
+    }
+    changed = tuple(name for name, unequal in columns.items() if unequal)
     only_a = tuple(name for name in left if name not in right)
     only_b = tuple(name for name in right if name not in left)
-    if not (order or only_a or only_b):
-        return None
-    return RowDiff(only_a, only_b, order, changed[order[0]] if order else {})
+    found = RowDiff(only_a, only_b, changed, columns[changed[0]] if changed else {})
+    return found if changed or only_a or only_b else None
 
 
 def _same_seal(a: Cell, b: Cell) -> bool:

@@ -8,7 +8,6 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -51,17 +50,6 @@ class Mirrored(NamedTuple):
     def attempt(self) -> int:
         """1 for the cell's first run, counted up for each later one."""
         return int(self.run.partition("-a")[2] or 1)
-
-
-@dataclass(frozen=True)
-class About:
-    """What W&B is told of a run beside its records; texts are ones that it takes."""
-
-    mode: Literal["offline", "online"]
-    project: str
-    group: str
-    job_type: str
-    tags: tuple[str, ...]
 
 
 def mirror(
@@ -108,20 +96,20 @@ def mirror(
     if mode == "disabled":
         return None
     try:
-        about = About(
-            mode=possible_mode(mode),
-            project=plain_project(project),
-            group=_plain_text(group if group is not None else default_group(cell), _NAME_LENGTH),
-            job_type=_plain_text(job_type, _TAG_LENGTH),
-            tags=tuple(clean_tags(tags if tags is not None else default_tags(cell))),
-        )
+        asked = {
+            "mode": possible_mode(mode),
+            "project": plain_project(project),
+            "group": _plain_text(group if group is not None else default_group(cell), _NAME_LENGTH),
+            "job_type": _plain_text(job_type, _TAG_LENGTH),
+            "tags": clean_tags(tags if tags is not None else default_tags(cell)),
+        }
         summary = _summary(cell)
         before = [each for each in mirrored(directory, cell.id) if each.rows_sha256 == summary["rows_sha256"]]
-        if not again and any((each.mode, each.project) == (about.mode, about.project) for each in before):
+        if not again and any((each.mode, each.project) == (asked["mode"], asked["project"]) for each in before):
             return before[-1].run
         name = before[-1].run if before and not again else free_run(directory, cell.id)
         with _kept_below(directory), _nothing_ambient():
-            confirmed = _write(cell, name, about, directory, max_examples)
+            confirmed = _write(cell, {**asked, "id": name}, directory, max_examples)
         with open_store(directory, "mirrored") as store:
             store.write(mirrored=[{"cell": cell.id, "rows_sha256": summary["rows_sha256"], **confirmed}])
         return confirmed["run"]
@@ -241,7 +229,7 @@ def budget_point(cell: Cell) -> dict[str, float]:
     }
 
 
-def _write(cell: Cell, name: str, about: About, directory: Path, max_examples: int) -> dict[str, str]:
+def _write(cell: Cell, asked: Mapping[str, Any], directory: Path, max_examples: int) -> dict[str, str]:
     """Write and finish the run; return its id, mode and project as W&B confirms them."""
     import wandb
 
@@ -260,15 +248,10 @@ def _write(cell: Cell, name: str, about: About, directory: Path, max_examples: i
         init_timeout=60,
     )
     run = wandb.init(
-        project=about.project,
+        **asked,
         dir=str(directory),
-        id=name,
         name=_plain_text(cell.label, _NAME_LENGTH),
-        group=about.group,
-        job_type=about.job_type,
-        tags=list(about.tags),
         config=run_config(cell),
-        mode=about.mode,
         resume=None,
         # The job may have a run of its own; ours neither ends nor joins it.
         reinit="create_new",
@@ -276,9 +259,9 @@ def _write(cell: Cell, name: str, about: About, directory: Path, max_examples: i
     )
     try:
         confirmed = {"run": run.id, "mode": "offline" if run.offline else "online", "project": run.project}
-        asked = {"run": name, "mode": about.mode, "project": about.project}
-        if confirmed != asked or run.sweep_id is not None or run.resumed:
-            raise RuntimeError(f"W&B opened {confirmed} (sweep {run.sweep_id}) where {asked} was asked for")
+        wanted = {"run": asked["id"], "mode": asked["mode"], "project": asked["project"]}
+        if confirmed != wanted or run.sweep_id is not None or run.resumed:
+            raise RuntimeError(f"W&B opened {confirmed} (sweep {run.sweep_id}) where {wanted} was asked for")
         summary, budget = run_summary(cell), budget_point(cell)
         for axis in budget:
             run.define_metric(axis)
@@ -289,7 +272,8 @@ def _write(cell: Cell, name: str, about: About, directory: Path, max_examples: i
         run.log({**budget, **summary, "examples": table})
         # Said again: a metric that was logged shows up in the summary only when the run is synchronised.
         run.summary.update({**budget, **summary})
-        run.log_artifact(_results(cell, name, directory), aliases=["latest", _status(cell), name])
+        status = "sealed" if cell.sealed else "incomplete"
+        run.log_artifact(_results(cell, run.id, directory), aliases=["latest", status, run.id])
     except BaseException:
         run.finish(exit_code=1)
         raise
@@ -360,10 +344,6 @@ def _nothing_ambient() -> Iterator[None]:
 
 def _summary(cell: Cell) -> Mapping[str, Any]:
     return cell.summary if cell.summary is not None else summarise(cell.manifest, cell.rows, len(cell.rows))
-
-
-def _status(cell: Cell) -> str:
-    return "sealed" if cell.sealed else "incomplete"
 
 
 def _json(value: Any) -> bytes:

@@ -267,7 +267,7 @@ def test_every_point_and_signal_of_a_group(tmp_path: Path, clean_group: str, poi
 
 @pytest.mark.slow
 @pytest.mark.parametrize("first", ["commit:4", "committed:4", "committed:6", "commit:8"])
-@pytest.mark.parametrize("second", ["commit:1", "commit:2", "committed:1", "committed:3", "seal:2"])
+@pytest.mark.parametrize("second", ["commit:1", "commit:2", "committed:1", "committed:3", "seal:1"])
 def test_two_kills_of_a_group(tmp_path: Path, clean_group: str, first: str, second: str) -> None:
     kill_group(tmp_path, first)
     kill_group(tmp_path, second)

@@ -15,7 +15,7 @@ from inertia.records.read import Cell, sources
 from inertia.records.rows import damage_of, load
 from inertia.records.store import TABLES, CorruptRecord, reading, row_hash, schema
 
-_CHECKED = ("cell_id", "example_id", "status", "score")
+_CHECKED = ("example_id", "status", "score")
 
 
 def verify(source: Path) -> tuple[list[Cell], list[Damage]]:
@@ -27,15 +27,15 @@ def verify(source: Path) -> tuple[list[Cell], list[Damage]]:
     Raises:
         FileNotFoundError, OldRecords: as `read.sources`.
     """
+    import numpy as np
+
     damages = [damage for path in sources(source) if path.suffix != ".parquet" for damage in check_store(path)]
     read = load(source, _CHECKED)
     hurt = {name for damage in damages for name in damage.cells or ()}
     damages += [damage for damage in read.damages if damage.cells is None or not hurt.issuperset(damage.cells)]
     rows = {name: column.to_pylist() for name, column in zip(_CHECKED, read.table.columns, strict=True)}
-    start, counts = 0, [0] * len(read.cells)
-    for place in read.place.tolist():
-        counts[place] += 1
-    for cell, count in zip(read.cells, counts, strict=True):
+    start = 0
+    for cell, count in zip(read.cells, np.bincount(read.place, minlength=len(read.cells)).tolist(), strict=True):
         own = {name: column[start : start + count] for name, column in rows.items()}
         start += count
         damages += [damage_of(cell, problem) for problem in _problems(cell, own)]
@@ -92,11 +92,9 @@ def _hurt(
 
 
 def _problems(cell: Cell, rows: Mapping[str, list[Any]]) -> Iterator[str]:
-    """Yield what readers do not look at: id, label, owner of the rows, plan and the summary's own numbers."""
+    """Yield what readers do not look at: the id, the plan and the summary's own numbers."""
     if cell.id != cell_id(cell.identity):
         yield f"its identity gives the id {cell_id(cell.identity)}"
-    if strangers := sorted(set(rows["cell_id"]) - {cell.id}):
-        yield f"rows of {strangers}"
     if unplanned := sorted(set(rows["example_id"]) - set(cell.planned)):
         yield f"rows of examples that are not planned: {unplanned[:5]}"
     if cell.summary is None:

@@ -12,13 +12,13 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 from inertia import preset
-from inertia.experiments import cli
+from inertia.experiments import cli, overrides
 from inertia.experiments.config import IDENTITY, TRANSPORT, policy, run_config
 from inertia.methods import METHODS
 from inertia.paths import config_dir
 
 ROOT = Path(__file__).resolve().parents[1]
-GROUPS = cli.group_options()
+GROUPS = overrides.group_options()
 
 
 def composed(*overrides):

@@ -14,9 +14,10 @@ import pytest
 from hydra import compose, initialize_config_dir
 
 from inertia.benchmarks.sources import Manifest, Rows, Source
-from inertia.experiments import cells, cli
+from inertia.experiments import cli
 from inertia.experiments import run as harness
 from inertia.experiments.config import run_config
+from inertia.experiments.labels import policy_label
 from inertia.paths import config_dir
 from inertia.records import canonical_hash, read_samples
 
@@ -216,27 +217,10 @@ def test_a_cell_that_cannot_even_be_counted_is_reported_and_the_rest_runs(result
     assert fine.summary["ok"] == 3
 
 
-def test_names_tell_the_policies_of_a_sweep_apart():
-    names = {
-        "inertiakv-0.8-1-0.9": ("method=inertiakv",),
-        "inertiakv-0.5-1-0.9": ("method=inertiakv", "aggregation.alpha=0.5"),
-        "inertiakv-vnorm-0.8-1-0.9": ("method=inertiakv", "scorer=vnorm"),
-        "inertiakv-per_layer-uniform-ema-0.8-1-0.9": ("method=inertiakv", "scope=per_layer", "aggregation=time_ema"),
-        "attention+decoupled+every-1+ratio-0.9-last-ema-0.8": (
-            "aggregation=decoupled", "layers@aggregation.layers=last", "time@aggregation.time=ema",
-        ),
-        "attention+decoupled+every-1+ratio-0.9-uniform-none": (
-            "aggregation=decoupled", "layers@aggregation.layers=uniform", "time@aggregation.time=none",
-        ),
-        "full_cache": ("method=full_cache",),
-    }  # fmt: skip
-    assert {cells.variant(config(*words)): words for words in names.values()} == names
-
-
 def test_a_compressor_by_name_takes_the_ratio_that_every_method_takes():
     half, tenth = (config("method=snapkv", f"budget.compression_ratio={ratio}") for ratio in (0.5, 0.9))
     assert half.policy.prefill.budget.compression_ratio == 0.5
-    assert cells.variant(half) != cells.variant(tenth)
+    assert policy_label(half) != policy_label(tenth)
     own = config("method=snapkv", "prefill.budget.compression_ratio=0.25")
     assert own.policy.prefill.budget.compression_ratio == 0.25
 

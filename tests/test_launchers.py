@@ -26,11 +26,11 @@ from tqdm import tqdm
 from inertia.experiments import cli, indices
 from inertia.experiments import run as harness
 from inertia.experiments.config import run_config
-from inertia.experiments.launchers import extra, ray_tasks, submitit_jobs, watch
-from inertia.experiments.launchers.follow import WorkFailed, follow
+from inertia.experiments.launchers import progress, ray_tasks, settings, submitit_jobs
 from inertia.experiments.launchers.launch import check, launch
+from inertia.experiments.launchers.payload import Payload, divide, run_payload
+from inertia.experiments.launchers.polling import WorkFailed, follow
 from inertia.experiments.launchers.settings import KINDS, Local, Ray, Submitit, from_mapping
-from inertia.experiments.launchers.work import Work, divide, do
 from inertia.experiments.shards import Shard, parse
 from inertia.paths import config_dir
 from inertia.records import canonical_hash, read_cells
@@ -124,7 +124,7 @@ def test_a_wrong_setting_is_refused(words, expected, capsys):
 @pytest.mark.parametrize("kind", ["submitit", "ray"])
 @pytest.mark.parametrize("sweep", [[], ["-m"]])
 def test_without_the_extra_the_message_says_what_to_install(kind, sweep, results, monkeypatch, capsys):
-    monkeypatch.setattr(extra, "find_spec", lambda name: None)
+    monkeypatch.setattr(settings, "find_spec", lambda name: None)
     words = [*sweep, *SMALL, f"launcher={kind}"]
     with pytest.raises(SystemExit) as stopped:
         raise SystemExit(cli.main(words))
@@ -205,15 +205,15 @@ def test_groups_of_two_backbones_never_share_a_process():
 def test_work_is_done_where_it_says_and_leaves_the_environment_alone(tmp_path, results):
     cells = [cell for config in jobs(examples=1) for cell in harness.cells_of(config)]
     first, _ = divide(cells, shards=1, groups_per_job=1, results=tmp_path / "elsewhere")
-    assert do(first) == {}
+    assert run_payload(first) == {}
     assert os.environ["INERTIA_RESULTS"] == str(results) and not results.exists()
     assert {cell.id for cell in read_cells(tmp_path / "elsewhere" / "runs") if cell.sealed} == set(first.cells)
 
 
 def test_a_machine_with_other_code_or_data_is_refused(tmp_path):
-    work = Work((composed().resolved,), ("c00000000000",), None, str(tmp_path))
+    work = Payload((composed().resolved,), ("c00000000000",), None, str(tmp_path))
     with pytest.raises(ValueError, match="c00000000000 are unknown here.*same checkout"):
-        do(work)
+        run_payload(work)
 
 
 def test_the_index_does_not_depend_on_who_writes_it_last(results):
@@ -262,12 +262,12 @@ class Engine:
 
 
 def works(count):
-    return [Work((), (f"c{number}",), None, "r") for number in range(count)]
+    return [Payload((), (f"c{number}",), None, "r") for number in range(count)]
 
 
 @pytest.fixture
 def no_sleep(monkeypatch):
-    monkeypatch.setattr("inertia.experiments.launchers.follow.POLL_SECONDS", 0.0)
+    monkeypatch.setattr("inertia.experiments.launchers.polling.POLL_SECONDS", 0.0)
 
 
 @pytest.mark.parametrize("room", [None, 1, 2, 9])
@@ -297,9 +297,9 @@ def test_an_interrupt_stops_what_was_started(no_sleep, capsys):
 def test_the_bar_counts_answers_of_other_processes_and_reads_what_changed_only(results, monkeypatch):
     configs = jobs(examples=2)
     cells = [cell for config in configs for cell in harness.cells_of(config)]
-    seen, read = watch.Watch(results, cells), []
-    real = watch.recorded_ids
-    monkeypatch.setattr(watch, "recorded_ids", lambda root, name: read.append(name) or real(root, name))
+    seen, read = progress.Progress(results, cells), []
+    real = progress.recorded_ids
+    monkeypatch.setattr(progress, "recorded_ids", lambda root, name: read.append(name) or real(root, name))
     assert seen.count() == 0
     harness.run(jobs(shard="1/2", examples=2))
     assert seen.count() == 4 and len(read) == 4
@@ -314,10 +314,10 @@ def test_the_bar_counts_answers_of_other_processes_and_reads_what_changed_only(r
 
 
 def test_settings_in_the_words_of_submitit():
-    settings = Submitit(
+    asked = Submitit(
         partition="gpu", account="lab", setup=("module load x",), sbatch={"licenses": "x:1"}, parallel=3
     )
-    found = submitit_jobs.parameters(settings)
+    found = submitit_jobs.parameters(asked)
     assert found["slurm_partition"] == "gpu" and found["slurm_account"] == "lab" and found["slurm_qos"] is None
     assert found["slurm_setup"] == ["module load x"] and found["slurm_additional_parameters"] == {"licenses": "x:1"}
     assert found["slurm_array_parallelism"] == 3 and found["timeout_min"] == 240
@@ -475,7 +475,7 @@ def test_ray_says_what_it_cannot_hold_and_what_went_wrong(results, monkeypatch):
     with pytest.raises(ValueError, match="launcher.num_gpus=64: this machine has"):
         run(replace(RAY, num_gpus=64))
     with ray_tasks.connected(RAY) as engine:
-        (handle,) = engine.start([Work((composed().resolved,), ("c00000000000",), None, str(results))])
+        (handle,) = engine.start([Payload((composed().resolved,), ("c00000000000",), None, str(results))])
         done = threading.Event()
         while not handle.done():
             done.wait(0.1)

@@ -20,8 +20,9 @@ from hypothesis import strategies as st
 from inertia.experiments import absorb
 from inertia.experiments import run as harness
 from inertia.experiments.config import run_config
-from inertia.experiments.hydra_launcher import outcomes_of, report
+from inertia.experiments.hydra_launcher import scores_of
 from inertia.experiments.shards import Shard, parse, shard_roots
+from inertia.experiments.terminal import report
 from inertia.paths import config_dir
 from inertia.records import CellWriter, canonical_hash, open_cell, read_cells, read_samples
 
@@ -136,7 +137,7 @@ def test_shards_in_any_order_give_the_records_of_one_run(order, undisturbed, res
         whole = number == len(order)
         assert (results / "runs").exists() == whole
         assert {outcome.cell.config.shard is None for outcome in outcomes} == {whole}
-        value = outcomes_of([outcome.cell for outcome in outcomes], outcomes)
+        value = scores_of([outcome.cell for outcome in outcomes], outcomes)
         assert (value["niah_single_1-512"] is not None) == whole, "the mean of a part was given as the cell's"
     assert canonical_hash(results / "runs") == undisturbed
     assert left(results) == []

@@ -304,17 +304,9 @@ def part(name: str, settings: Any) -> Any:
 
 
 def label(value: Policy) -> str:
-    """Return a short name made of the policy's parts, for runs that name no method."""
+    """Return a short name made of the kinds of a policy's parts, for runs that name no method."""
     if not value.evicts:
         return "full_cache"
     described = value.describe()
-    words = [
-        "-".join([described[name]["kind"], *(f"{item:g}" for item in numbers(described[name]))])
-        for name in ("scorer", "aggregation", "refresh", "budget")
-    ]
-    return "+".join([*words, *([] if value.scope == "shared" else [value.scope])])
-
-
-def numbers(described: Mapping[str, Any]) -> list[float]:
-    """Return the plain numbers among the settings of a described part."""
-    return [item for item in described.values() if isinstance(item, int | float) and not isinstance(item, bool)]
+    kinds = [described[name]["kind"] for name in ("scorer", "aggregation", "refresh", "budget")]
+    return "+".join([*kinds, *([] if value.scope == "shared" else [value.scope])])

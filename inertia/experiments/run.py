@@ -16,7 +16,7 @@ from inertia.benchmarks.example import Example
 from inertia.benchmarks.registry import Benchmark
 from inertia.experiments import absorb
 from inertia.experiments.answers import Answer, Asker
-from inertia.experiments.cells import CELL_ERRORS, Cell, Outcome, cells_of, groups_of, variant
+from inertia.experiments.cells import CELL_ERRORS, Cell, Outcome, cells_of, groups_of
 from inertia.experiments.config import RunConfig
 from inertia.experiments.indices import write_indices
 from inertia.experiments.mirroring import mirror, mirrored
@@ -193,7 +193,7 @@ def opened(cell: Cell, provenance: dict[str, Any]) -> AbstractContextManager[Cel
     return open_cell(
         cell.root,
         cell.identity,
-        label=f"{cell.config.backbone.name}__{variant(cell.config)}__{cell.place}",
+        label=cell.label,
         planned=cell.share,
         config=cell.config.resolved,
         provenance={**provenance, **shard_sessions(cell)},

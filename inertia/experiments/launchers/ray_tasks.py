@@ -1,4 +1,4 @@
-"""Work as tasks of a Ray cluster."""
+"""Payload as tasks of a Ray cluster."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from inertia.experiments.launchers import extra
-from inertia.experiments.launchers.follow import Handle, WorkFailed
+from inertia.experiments.launchers.payload import Payload, run_payload
+from inertia.experiments.launchers.polling import Handle, WorkFailed
 from inertia.experiments.launchers.settings import Ray
-from inertia.experiments.launchers.work import Work, do
 
 _SECONDS = 10
 
@@ -55,15 +54,15 @@ class Connected:
     settings: Ray
     room: int | None = None
 
-    def start(self, works: Sequence[Work]) -> list[Handle]:
+    def start(self, payloads: Sequence[Payload]) -> list[Handle]:
         """Start one task for each piece of work."""
-        task = self.ray.remote(do).options(
+        task = self.ray.remote(run_payload).options(
             num_gpus=self.settings.num_gpus,
             num_cpus=self.settings.num_cpus,
             max_retries=self.settings.retries,
             name="inertia",
         )
-        return [Task(self.ray, task.remote(work)) for work in works]
+        return [Task(self.ray, task.remote(work)) for work in payloads]
 
 
 @contextmanager
@@ -71,27 +70,19 @@ def connected(settings: Ray) -> Iterator[Connected]:
     """Connect to the cluster, or start Ray here, and leave it in the end.
 
     Raises:
-        ValueError: Ray is missing, or no node can ever hold a task.
+        ValueError: no node can ever hold a task.
         ConnectionError: there is no cluster at the address.
     """
+    import ray
+
     _reach(settings.address)
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    ray = extra.load("ray")
     ray.init(address=settings.address or "local", log_to_driver=False, logging_level="ERROR")
     try:
         _fits(ray, settings)
         yield Connected(ray, settings)
     finally:
         ray.shutdown()
-
-
-def check(settings: Ray) -> None:
-    """Refuse what cannot run.
-
-    Raises:
-        ValueError: Ray is missing.
-    """
-    extra.require("ray")
 
 
 def _reach(address: str | None) -> None:

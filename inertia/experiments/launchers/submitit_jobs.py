@@ -1,4 +1,4 @@
-"""Work as Slurm jobs, or as processes of this machine, through submitit."""
+"""Payload as Slurm jobs, or as processes of this machine, through submitit."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from inertia.experiments.launchers import extra
-from inertia.experiments.launchers.follow import Handle, WorkFailed
+from inertia.experiments.launchers.payload import Payload, chunks, run_payload
+from inertia.experiments.launchers.polling import Handle, WorkFailed
 from inertia.experiments.launchers.settings import Submitit
-from inertia.experiments.launchers.work import Work, chunks, do
 
 # submitit's own count of timeouts never ends a job: it would raise in the middle of an example. `Task` counts.
 _NO_LIMIT = 1_000_000
@@ -23,12 +22,12 @@ _ARRAY = 1000
 class Task:
     """What submitit pickles: the work, and how often it may go back into the queue."""
 
-    work: Work
+    payload: Payload
     requeues: int
 
     def __call__(self) -> dict[str, str]:
         """Do the work."""
-        return do(self.work)
+        return run_payload(self.payload)
 
     def checkpoint(self) -> Any:
         """Return what goes into the queue when the job is preempted or out of time: the same, for the records resume.
@@ -38,7 +37,9 @@ class Task:
         """
         if self.requeues == 0:
             raise SystemExit("inertia: out of time and requeues; repeat the command, or raise launcher.requeues")
-        return extra.load("submitit").helpers.DelayedSubmission(replace(self, requeues=self.requeues - 1))
+        from submitit.helpers import DelayedSubmission
+
+        return DelayedSubmission(replace(self, requeues=self.requeues - 1))
 
 
 @dataclass(frozen=True)
@@ -82,17 +83,18 @@ class Submitted:
         """Slurm has a queue of its own; this machine has not."""
         return None if self.settings.cluster == "slurm" else self.settings.parallel or 1
 
-    def start(self, works: Sequence[Work]) -> list[Handle]:
+    def start(self, payloads: Sequence[Payload]) -> list[Handle]:
         """Submit pieces of work.
 
         Raises:
             OSError: the queue took none of them, for the reason given.
         """
-        submitit = extra.load("submitit")
+        import submitit
+
         limits = {"slurm_max_num_timeout": _NO_LIMIT, "local_max_num_timeout": _NO_LIMIT}
         executor = submitit.AutoExecutor(self.folder / "%j", cluster=self.settings.cluster, **limits)
         executor.update_parameters(**parameters(self.settings))
-        tasks = [Task(work, self.settings.requeues) for work in works]
+        tasks = [Task(payload, self.settings.requeues) for payload in payloads]
         refused = (submitit.core.utils.FailedJobError, submitit.core.utils.FailedSubmissionError)
         try:
             return [Job(job) for batch in chunks(tasks, _ARRAY) for job in executor.submit_array(batch)]
@@ -123,9 +125,8 @@ def check(settings: Submitit) -> None:
     """Refuse what cannot be submitted from here.
 
     Raises:
-        ValueError: submitit is missing, there is no Slurm, or local processes would share their GPUs.
+        ValueError: there is no Slurm, or local processes would share their GPUs.
     """
-    extra.require("submitit")
     if settings.cluster == "local" and (settings.parallel or 1) > 1 and settings.gpus_per_node > 0:
         raise ValueError(
             f"launcher.parallel={settings.parallel}: on this machine all processes would get the same GPUs; give "

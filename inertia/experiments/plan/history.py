@@ -7,7 +7,7 @@ import logging
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import mean, median
+from statistics import median
 from typing import Any
 
 from inertia.experiments.plan.speed import Measured
@@ -106,9 +106,6 @@ def measured(history: Collection[Rows]) -> Measured | None:
     return Measured(speed, {size: median(found) for size, found in sorted(steps.items())}, len(together))
 
 
-def average(values: list[int]) -> float | None:
-    """Return the mean, None for no values."""
-    return mean(values) if values else None
 
 
 def _runs(root: Path, backbones: Collection[str]) -> Iterator[tuple[str, Mapping[str, Any], list[dict[str, Any]]]]:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 Stamp = tuple[tuple[int, int] | None, ...]
 
 
-class Watch:
+class Progress:
     """Counts recorded answers; a file that has not changed since the last look is not read again."""
 
     def __init__(self, results: Path, cells: Sequence[Cell]) -> None:

@@ -9,6 +9,7 @@ import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
 
+from inertia.eviction import checks
 from inertia.eviction.adaptive import AdaptiveRefresh, ReactiveEMA, SelectedEMA
 from inertia.eviction.aggregation import CoupledEMA, Cumulative, Decoupled, TimeEMA
 from inertia.eviction.budget import Budget, Ratio, Tokens, Unlimited
@@ -369,7 +370,9 @@ def preset(name: str, **settings: object) -> Policy:
         ValueError: unknown name or setting (the message lists the known ones), or a value out of range.
     """
     if name not in METHODS:
-        raise ValueError(f"method {name!r} is unknown; give one of {', '.join(sorted(METHODS))}.")
+        raise ValueError(
+            f"method {name!r} is unknown; give one of {', '.join(sorted(METHODS))}.{checks.nearest(name, METHODS)}"
+        )
     allowed = settings_of(name)
     unknown = [key for key in settings if key not in allowed]
     if unknown:

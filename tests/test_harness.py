@@ -232,6 +232,15 @@ def test_data_that_do_not_fit_stop_their_own_task_only():
     assert fine.summary["ok"] == 3
 
 
+def test_what_is_too_short_is_said_before_a_model_is_loaded(monkeypatch):
+    loads = []
+    monkeypatch.setattr(harness.backbones, "load", lambda config: loads.append(config))
+    job = config("method=inertiakv", "benchmark.tasks=[cwe,niah_multikey_3]", "benchmark.lengths=[200]")
+    for outcome in harness.run([job]):
+        assert outcome.summary is None and "does not fit 200 tokens" in outcome.problem
+    assert not loads
+
+
 def test_a_cell_in_use_elsewhere_is_reported_and_the_rest_runs(results):
     from inertia.records import open_cell
 

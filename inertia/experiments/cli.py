@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from inertia.experiments.overrides import CONFIG_NAME, BadSetting, check
+from inertia.experiments.overrides import CONFIG_NAME, BadSetting, check, spelled_out
 from inertia.paths import config_dir
 
 USAGE = """inertia: nothing was asked for. For instance:
@@ -32,6 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     logging.basicConfig(format="inertia: %(message)s", level=logging.WARNING)
     try:
+        given = spelled_out(given)
         multirun = check(given)
     except BadSetting as error:
         print(f"inertia: {error}", file=sys.stderr)

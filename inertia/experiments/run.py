@@ -18,6 +18,7 @@ from inertia.experiments import absorb
 from inertia.experiments.answers import Answer, Asker
 from inertia.experiments.cells import CELL_ERRORS, Cell, Outcome, cells_of, groups_of
 from inertia.experiments.config import RunConfig
+from inertia.experiments.feasible import infeasible
 from inertia.experiments.indices import write_indices
 from inertia.experiments.mirroring import mirror, mirrored
 from inertia.experiments.rows import row_of
@@ -55,9 +56,15 @@ def run(configs: Sequence[RunConfig], jobs: Sequence[Sequence[Cell]] | None = No
     outcomes: dict[str, Outcome] = {}
     loaded = Loaded()
     provenance, there = collect(), mirrored(cells)
+    impossible = infeasible(cell for cell in cells if not is_sealed(cell))
     with progress_bar(cells) as bar:
         for group in groups_of(cells):
-            ended = guarded_group(group, loaded, provenance, bar)
+            reason = impossible.get(group[0].group_key)
+            ended = (
+                [Outcome(cell, None, stopped(cell, reason)) for cell in group]
+                if reason is not None
+                else guarded_group(group, loaded, provenance, bar)
+            )
             mirror(ended, there)
             outcomes.update({outcome.cell.id: outcome for outcome in ended})
     return [outcomes[cell.id] for cell in cells]

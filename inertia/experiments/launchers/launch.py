@@ -86,7 +86,7 @@ def _said(outcome: Outcome, problems: Mapping[str, str]) -> Outcome:
 @contextmanager
 def _engine(launcher: Submitit | Ray) -> Iterator[Engine]:
     if isinstance(launcher, Ray):
-        with ray_tasks.connected(launcher) as engine:
+        with ray_tasks.connected(launcher, (results_dir() / "jobs" / "ray.log").absolute()) as engine:
             yield engine
     else:
         yield submitit_jobs.Submitted(launcher, (results_dir() / "jobs").absolute())

@@ -7,8 +7,10 @@ import socket
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from inertia.experiments.launchers.ambient import stderr_in
 from inertia.experiments.launchers.payload import Payload, run_payload
 from inertia.experiments.launchers.polling import Handle, WorkFailed
 from inertia.experiments.launchers.settings import Ray
@@ -66,8 +68,8 @@ class Connected:
 
 
 @contextmanager
-def connected(settings: Ray) -> Iterator[Connected]:
-    """Connect to the cluster, or start Ray here, and leave it in the end.
+def connected(settings: Ray, log: Path) -> Iterator[Connected]:
+    """Connect to the cluster, or start Ray here, and leave it in the end; what Ray itself says goes into a file.
 
     Raises:
         ValueError: no node can ever hold a task.
@@ -77,12 +79,13 @@ def connected(settings: Ray) -> Iterator[Connected]:
 
     _reach(settings.address)
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    ray.init(address=settings.address or "local", log_to_driver=False, logging_level="ERROR")
-    try:
-        _fits(ray, settings)
-        yield Connected(ray, settings)
-    finally:
-        ray.shutdown()
+    with stderr_in(log):
+        ray.init(address=settings.address or "local", log_to_driver=False, logging_level="ERROR")
+        try:
+            _fits(ray, settings)
+            yield Connected(ray, settings)
+        finally:
+            ray.shutdown()
 
 
 def _reach(address: str | None) -> None:

@@ -8,9 +8,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from inertia.experiments.launchers.ambient import KEPT, SLURM, without
 from inertia.experiments.launchers.payload import Payload, chunks, run_payload
 from inertia.experiments.launchers.polling import Handle, WorkFailed
 from inertia.experiments.launchers.settings import Submitit
+from inertia.experiments.launchers.slurm_queue import Queue
 
 # submitit's own count of timeouts never ends a job: it would raise in the middle of an example. `Task` counts.
 _NO_LIMIT = 1_000_000
@@ -44,13 +46,21 @@ class Task:
 
 @dataclass(frozen=True)
 class Job:
-    """A submitted job."""
+    """A submitted job.
+
+    Attributes:
+        job: submitit's.
+        queue: what tells whether it still runs; None for a process of this machine, which submitit watches.
+    """
 
     job: Any
+    queue: Queue | None
 
     def done(self) -> bool:
         """Tell whether it ended."""
-        return self.job.done()
+        if self.queue is None:
+            return self.job.done()
+        return self.job.paths.result_pickle.exists() or self.queue.ended_as(self.job.job_id) is not None
 
     def problems(self) -> dict[str, str]:
         """Return what its work returned.
@@ -58,17 +68,38 @@ class Job:
         Raises:
             WorkFailed: it ended without a result.
         """
+        reason = None if self.queue is None else self.queue.ended_as(self.job.job_id)
         try:
-            return self.job.result()
+            if reason is None or self.job.paths.result_pickle.exists():
+                return self.job.result()
         except Exception as error:  # noqa: BLE001 - submitit raises what the job raised, and errors of its own
-            reason = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
-            raise WorkFailed(
-                f"job {self.job.job_id} ended without a result: {reason[-1]}; its log: {self.job.paths.stderr}"
-            ) from error
+            reason = reason_of(error)
+        said = last_lines(self.job.paths.stderr) or last_lines(self.job.paths.stdout)
+        raise WorkFailed(
+            f"job {self.job.job_id} ended without a result: {reason}"
+            + (f"; it said last: {said}" if said else "")
+            + f"; its log: {self.job.paths.stderr}"
+        )
 
     def cancel(self) -> None:
         """Stop it."""
         self.job.cancel(check=False)
+
+
+def reason_of(error: Exception) -> str:
+    """Return the line of a submitit error that says what happened: the last of the job's trace where it has one."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    rules = [number for number, line in enumerate(lines) if not line.strip("-")]
+    return lines[rules[1] - 1] if len(rules) > 1 else lines[0]
+
+
+def last_lines(log: Path, count: int = 3) -> str:
+    """Return the last lines of a log that say anything, in one; "" where there is none."""
+    try:
+        lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return ""
+    return " / ".join([line.strip() for line in lines if line.strip()][-count:])
 
 
 @dataclass(frozen=True)
@@ -97,9 +128,13 @@ class Submitted:
         tasks = [Task(payload, self.settings.requeues) for payload in payloads]
         refused = (submitit.core.utils.FailedJobError, submitit.core.utils.FailedSubmissionError)
         try:
-            return [Job(job) for batch in chunks(tasks, _ARRAY) for job in executor.submit_array(batch)]
+            with without(SLURM, KEPT):
+                jobs = [job for batch in chunks(tasks, _ARRAY) for job in executor.submit_array(batch)]
         except refused as error:
             raise OSError(f"the queue refused the jobs: {error}") from error
+        asks = self.settings.cluster == "slurm" and shutil.which("squeue") is not None
+        queue = Queue(job.job_id for job in jobs) if asks else None
+        return [Job(job, queue) for job in jobs]
 
 
 def parameters(settings: Submitit) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from inertia.experiments.overrides import nearest
+from inertia.eviction.checks import nearest
 
 # Shares of the stated peak: long prompts reach about half of the FLOPs, decoding about 0.7 of the bandwidth.
 PREFILL_SHARE = 0.5

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from inertia.experiments.jobs import every
-from inertia.experiments.overrides import CONFIG_NAME, BadSetting, check, first
+from inertia.experiments.overrides import CONFIG_NAME, BadSetting, check, first, spelled_out
 from inertia.paths import config_dir
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ def jobs_of(given: Sequence[str]) -> list[RunConfig]:
 
     from inertia.experiments.config import run_config
 
+    given = spelled_out(given)
     sweeps = check(given) or bool({"-m", "--multirun"} & set(given))
     words = [word for word in given if not word.startswith("-")]
     with initialize_config_dir(str(config_dir()), version_base="1.3"):

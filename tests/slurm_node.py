@@ -49,7 +49,7 @@ def cluster(folder: Path) -> Iterator[dict[str, str]]:
         "AccountingStorageType=accounting_storage/none\nSelectType=select/cons_tres\nSelectTypeParameters=CR_Core\n"
         "MpiDefault=none\nSwitchType=switch/none\nReturnToService=2\nSchedulerParameters=sched_interval=2\n"
         f"NodeName={host} NodeAddr=127.0.0.1 CPUs=2 RealMemory=4000 State=UNKNOWN\n"
-        f"PartitionName=main Nodes={host} Default=YES MaxTime=60 State=UP\n"
+        f"PartitionName=main Nodes={host} Default=YES MaxTime=INFINITE State=UP\n"
     )
     environment = {**os.environ, "SLURM_CONF": str(folder / "slurm.conf")}
     files = {"key-file": "key", "pid-file": "munged.pid", "log-file": "munged.log", "seed-file": "seed"}

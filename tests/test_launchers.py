@@ -28,8 +28,7 @@ from tqdm import tqdm
 from inertia.experiments import cli, indices
 from inertia.experiments import run as harness
 from inertia.experiments.config import run_config
-from inertia.experiments.launchers import progress, ray_tasks, settings, slurm_queue, submitit_jobs
-from inertia.experiments.launchers.ambient import stderr_in
+from inertia.experiments.launchers import ambient, progress, ray_tasks, settings, slurm_queue, submitit_jobs
 from inertia.experiments.launchers.launch import check, launch
 from inertia.experiments.launchers.payload import Payload, divide, run_payload
 from inertia.experiments.launchers.polling import WorkFailed, follow
@@ -590,8 +589,27 @@ def test_a_real_slurm_without_accounting_ends_the_run_when_jobs_die_or_are_cance
         assert code == 1 and "ended without a result: CANCELLED" in err, err
 
 
+def test_what_would_change_float32_is_dropped_and_said(monkeypatch, caplog):
+    for name in ambient.ROUNDING:
+        monkeypatch.setenv(name, "1")
+    ambient.drop_rounding()
+    assert not set(ambient.ROUNDING) & set(os.environ)
+    assert [record.args for record in caplog.records] == [(name,) for name in ambient.ROUNDING]
+    ambient.drop_rounding()
+    assert len(caplog.records) == 2
+
+
+def test_what_jobs_may_not_see_is_back_afterwards(monkeypatch):
+    monkeypatch.setenv("SBATCH_QOS", "high")
+    monkeypatch.setenv("SLURM_CONF", "/x")
+    with pytest.raises(OSError), ambient.without(ambient.SLURM, ambient.KEPT):
+        assert "SBATCH_QOS" not in os.environ and os.environ["SLURM_CONF"] == "/x"
+        raise OSError
+    assert os.environ["SBATCH_QOS"] == "high"
+
+
 def test_what_libraries_write_to_the_error_stream_goes_into_a_file_and_ours_does_not(tmp_path, capfd):
-    with stderr_in(tmp_path / "logs" / "ray.log"):
+    with ambient.stderr_in(tmp_path / "logs" / "ray.log"):
         os.write(2, b"(raylet) a node died\n")
         print("ours", file=sys.stderr)
     print("after", file=sys.stderr)

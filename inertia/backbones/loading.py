@@ -11,6 +11,7 @@ from inertia.backbones.artifacts import artifact
 from inertia.backbones.backbone import Backbone
 from inertia.backbones.config import DTYPES, BackboneConfig
 from inertia.eviction.layers import layers_of
+from inertia.network import online
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -25,8 +26,8 @@ class _Place:
 
     def arguments(self) -> dict[str, Any]:
         # trust_remote_code is written out: a model's own code must not run, whatever a later default says.
-        local = {} if self.revision else {"local_files_only": True}
-        return {"revision": self.revision or "main", "trust_remote_code": False, **local}
+        local = not self.revision or not online()
+        return {"revision": self.revision or "main", "trust_remote_code": False, "local_files_only": local}
 
 
 def load(config: BackboneConfig) -> Backbone:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from inertia.benchmarks.render import sanitise
+from inertia.network import online
 
 ROW_SUFFIXES = (".jsonl", ".jsonl.gz", ".json", ".json.gz", ".parquet")
 TEXT_SUFFIXES = (".txt", ".txt.gz")
@@ -287,7 +288,8 @@ def _fetch(source: Source, path: str) -> Path:
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
     try:
-        return Path(hf_hub_download(source.repo, path, repo_type="dataset", revision=source.revision))
+        cached = {"revision": source.revision, "local_files_only": not online()}
+        return Path(hf_hub_download(source.repo, path, repo_type="dataset", **cached))
     except (OSError, HfHubHTTPError, LocalEntryNotFoundError) as error:
         raise FileNotFoundError(
             f"cannot get {path} of {source.repo} at {source.revision}: {type(error).__name__}; without a "

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from inertia.experiments.launchers.ambient import drop_rounding
 from inertia.experiments.overrides import CONFIG_NAME, BadSetting, check, spelled_out
 from inertia.paths import config_dir
 
@@ -31,6 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(USAGE)
         return 0
     logging.basicConfig(format="inertia: %(message)s", level=logging.WARNING)
+    drop_rounding()
     try:
         given = spelled_out(given)
         multirun = check(given)

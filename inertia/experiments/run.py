@@ -150,7 +150,8 @@ def standing(cells: Sequence[Cell]) -> list[Outcome]:
 def stopped(cell: Cell, error: Exception) -> str:
     """Return what stopped a cell, in words."""
     where = f" (writing below {results_dir()})" if isinstance(error, OSError) and error.errno == ENOSPC else ""
-    return f"cell {cell.id} ({cell.config.label}, {cell.place}): {type(error).__name__}: {error}{where}"
+    reason = " ".join(str(error).split())
+    return f"cell {cell.id} ({cell.config.label}, {cell.place}): {type(error).__name__}: {reason}{where}"
 
 
 def run_group(group: list[Cell], loaded: Loaded, provenance: dict[str, Any], bar: tqdm) -> list[Outcome]:

@@ -1,4 +1,4 @@
-"""What happens to be set in the shell that starts jobs, and must not reach them."""
+"""What happens to be set in the shell, and must reach neither jobs nor results."""
 
 from __future__ import annotations
 
@@ -13,8 +13,17 @@ from pathlib import Path
 SLURM = ("SLURM_", "SBATCH_", "SRUN_", "SALLOC_", "SUBMITIT_")
 # Where the cluster is and who may use it.
 KEPT = ("SLURM_CONF", "SLURM_JWT", "SLURM_CLUSTERS", "SBATCH_CLUSTERS")
+# They beat what torch is told in the process, and make float32 products on a GPU less exact than recorded.
+ROUNDING = ("NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE")
 
 log = logging.getLogger(__name__)
+
+
+def drop_rounding() -> None:
+    """Take `ROUNDING` out of the environment, and say so; before torch is imported."""
+    for name in ROUNDING:
+        if os.environ.pop(name, None) is not None:
+            log.warning("%s is set in this shell and not taken over: it changes what float32 means", name)
 
 
 @contextmanager

@@ -13,6 +13,7 @@ Without a CUDA device and Triton the exit status is 3.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import sys
 from collections.abc import Callable, Sequence
@@ -22,6 +23,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from bench.show import show
+from inertia.eviction.attention import Logits, slot_attention
 from inertia.eviction.kernels import available
 
 QUERY_HEADS, KV_HEADS, HEAD_DIM = 32, 8, 128
@@ -59,7 +62,6 @@ def candidates() -> dict[str, Attention]:
 
     Each returns the output [R, Hq, D] and the weights' mean over the heads of a group [R, Hkv, C], or None.
     """
-    from inertia.eviction.attention import slot_attention
     from inertia.eviction.kernels.slot_decode import slot_decode
 
     def sdpa(query: Tensor, keys: Tensor, values: Tensor) -> tuple[Tensor, None]:
@@ -68,7 +70,7 @@ def candidates() -> dict[str, Attention]:
         return found.squeeze(2), None
 
     def eager(query: Tensor, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        output, weights = slot_attention(query.unsqueeze(2), keys, values, SCALING)
+        output, weights = slot_attention(query.unsqueeze(2), keys, values, Logits(SCALING))
         return output.squeeze(1), weights.mean(2)
 
     return {
@@ -88,11 +90,10 @@ def inputs(rows: int, slots: int, device: str, dtype: torch.dtype = torch.bfloat
 
 def expected(query: Tensor, keys: Tensor, values: Tensor) -> Tensor:
     """Return the output of an fp32 softmax, one KV head at a time, [R, Hq, D]."""
-    outputs = []
-    for asked, key, value in zip(query.chunk(KV_HEADS, 1), keys.unbind(1), values.unbind(1), strict=True):
-        weights = torch.softmax(asked.float() @ key.float().transpose(1, 2) * SCALING, dim=-1)
-        outputs.append(weights @ value.float())
-    return torch.cat(outputs, dim=1)
+    heads = zip(query.chunk(KV_HEADS, 1), keys.unbind(1), values.unbind(1), strict=True)
+    return torch.cat(
+        [(asked.float() @ key.float().mT * SCALING).softmax(-1) @ value.float() for asked, key, value in heads], dim=1
+    )
 
 
 def replayed(work: Callable[[], object], repeats: int) -> list[float]:
@@ -107,15 +108,14 @@ def replayed(work: Callable[[], object], repeats: int) -> list[float]:
     with torch.cuda.graph(graph):
         work()
     times = []
-    for index in range(repeats + 3):
+    for _ in range(repeats + 3):
         start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         start.record()
         graph.replay()
         end.record()
         end.synchronize()
-        if index >= 3:
-            times.append(start.elapsed_time(end) * 1e3)
-    return times
+        times.append(start.elapsed_time(end) * 1e3)
+    return times[3:]
 
 
 def bandwidth(repeats: int) -> float:
@@ -146,26 +146,15 @@ def measured(
 
 def print_rows(rows: Sequence[Row], title: str) -> None:
     """Print the table to stderr."""
-    from rich.console import Console
-    from rich.table import Table
 
-    table = Table(title=title, title_justify="left")
-    table.add_column("attention", no_wrap=True)
-    for column in ("rows", "slots", "µs", "quartiles", "GB/s", "of bandwidth", "off"):
-        table.add_column(column, justify="right", overflow="fold")
-    for row in rows:
-        figures = ["out of memory", "-", "-", "-", "-"]
-        if row.microseconds is not None:
-            low, high = row.spread
-            figures = [
-                f"{row.microseconds:.1f}",
-                f"{low:.1f} to {high:.1f}",
-                f"{row.gigabytes:.0f}",
-                f"{row.share:.0%}",
-                f"{row.off:.1e}",
-            ]
-        table.add_row(row.name, str(row.rows), str(row.slots), *figures)
-    Console(stderr=True).print(table)
+    def figures(row: Row) -> list[str]:
+        if row.microseconds is None:
+            return ["out of memory", "-", "-", "-", "-"]
+        spread = "{:.1f} to {:.1f}".format(*row.spread)
+        return [f"{row.microseconds:.1f}", spread, f"{row.gigabytes:.0f}", f"{row.share:.0%}", f"{row.off:.1e}"]
+
+    columns = ("attention", "rows", "slots", "µs", "quartiles", "GB/s", "of bandwidth", "off")
+    show([(row.name, str(row.rows), str(row.slots), *figures(row)) for row in rows], title, columns)
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -187,20 +176,16 @@ def main(words: Sequence[str] | None = None) -> int:
     device = torch.cuda.get_device_properties("cuda")
     most = bandwidth(asked.repeats)
     found = []
-    for rows in asked.rows:
-        for slots in asked.slots:
-            one = 4 * rows * KV_HEADS * slots * HEAD_DIM
+    for rows, slots in itertools.product(asked.rows, asked.slots):
+        one = 4 * rows * KV_HEADS * slots * HEAD_DIM
+        sets: list[tuple[Tensor, Tensor, Tensor]] = []
+        for name, attend in candidates().items():
+            print(f"{name}: {rows} rows of {slots} slots", file=sys.stderr)
             try:
-                sets = [inputs(rows, slots, "cuda") for _ in range(max(2, 2 * -(-device.L2_cache_size // one)))]
+                sets = sets or [inputs(rows, slots, "cuda") for _ in range(max(2, 2 * -(-device.L2_cache_size // one)))]
+                found.append(measured(name, attend, sets, asked.repeats, most))
             except torch.cuda.OutOfMemoryError:
-                found += [Row(name, rows, slots) for name in candidates()]
-                continue
-            for name, attend in candidates().items():
-                print(f"{name}: {rows} rows of {slots} slots", file=sys.stderr)
-                try:
-                    found.append(measured(name, attend, sets, asked.repeats, most))
-                except torch.cuda.OutOfMemoryError:
-                    found.append(Row(name, rows, slots))
+                found.append(Row(name, rows, slots))
     print_rows(found, f"{device.name}, {most:.0f} GB/s measured")
     print(json.dumps({"device": device.name, "bandwidth_gb_s": most, "rows": [row._asdict() for row in found]}))
     return 0

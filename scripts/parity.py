@@ -13,20 +13,23 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import torch
+import transformers
+
+from bench.kvpress_client import ENVIRONMENT, SCRIPTS, VERSION, KVPress, environment
+from inertia.backbones.tiny import tiny_model
+from inertia.backbones.tiny_tokenizer import tiny_tokenizer
 from parity_cases import (
     MODELS,
     PREFILL,
     PROMPT,
     Case,
-    build,
     cases,
     compressor_of,
     entry,
@@ -37,18 +40,15 @@ from parity_cases import (
     replays_of,
     weights_sha256,
 )
-from parity_known import MODEL, Difference, known
+from parity_known import KNOWN, MODEL
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = SCRIPTS.parent
 GOLDENS = ROOT / "tests" / "data" / "parity"
-ENVIRONMENT = ROOT / "build" / "parity" / "venv"
-KVPRESS, TORCH = "0.5.5", "2.13.0"
 # Scores this close, relative to their spread, would let rounding decide; no case may depend on it.
 ROUNDING = 2e-6
-TOO_CLOSE = "{}: two scores are so close that rounding decides; take another seed."
 
 
 class Outcome(NamedTuple):
@@ -66,9 +66,7 @@ class Outcome(NamedTuple):
 
 def shaken(recipe: dict[str, Any]) -> PreTrainedModel:
     """Return the model of a recipe with all weights off by about a rounding."""
-    import torch
-
-    model = build(recipe)
+    model = tiny_model(**recipe)
     generator = torch.Generator().manual_seed(0)
     for parameter in model.parameters():
         parameter *= 1 + ROUNDING * (torch.rand(parameter.shape, generator=generator) - 0.5)
@@ -81,86 +79,40 @@ def compare(model: PreTrainedModel, case: Case, result: dict[str, Any]) -> Outco
     Raises:
         RuntimeError: rounding decides what is kept, so the case proves nothing.
     """
-    import torch
-
     given = input_of(case)
-    kept = ours(model, case, given)
-    equal = kept == result["kept"]
+    kept, difference = ours(model, case, given), None
     if case.kind == "decode":
-        if ours(shaken(MODELS[case.model]), case, given) != kept:
-            raise RuntimeError(TOO_CLOSE.format(case.name))
-        return Outcome(case, equal, None)
-    compressor = compressor_of(case)
-    scores = torch.stack(our_scores(model, given.ids, compressor))
-    theirs = torch.tensor(result["scores"])
-    if case.method == "streaming_llm":
+        nearby = [ours(shaken(MODELS[case.model]), case, given)]
+    elif case.method == "streaming_llm":
         # Theirs is 1 or 0, so only what stays can be compared.
-        return Outcome(case, equal, None)
-    finite = scores.isfinite()
-    spread = float(theirs[finite].max() - theirs[finite].min())
-    generator = torch.Generator().manual_seed(0)
-    for _ in range(4):
-        noise = (torch.rand(scores.shape, generator=generator) - 0.5) * (2 * ROUNDING * spread)
-        if positions_of(compressor.keep(list(scores + noise), case.budget)) != kept:
-            raise RuntimeError(TOO_CLOSE.format(case.name))
-    return Outcome(case, equal, float((scores - theirs)[finite].abs().max()) / spread)
+        nearby = []
+    else:
+        compressor = compressor_of(case)
+        scores, theirs = torch.stack(our_scores(model, given.ids, compressor)), torch.tensor(result["scores"])
+        finite = scores.isfinite()
+        spread = float(theirs[finite].max() - theirs[finite].min())
+        difference = float((scores - theirs)[finite].abs().max()) / spread
+        generator = torch.Generator().manual_seed(0)
+        noises = [torch.rand(scores.shape, generator=generator) - 0.5 for _ in range(4)]
+        shifted = [list(scores + noise * 2 * ROUNDING * spread) for noise in noises]
+        nearby = [positions_of(compressor.keep(each, case.budget)) for each in shifted]
+    if any(other != kept for other in nearby):
+        raise RuntimeError(f"{case.name}: two scores are so close that rounding decides; take another seed.")
+    return Outcome(case, kept == result["kept"], difference)
 
 
-def job(case: Case, folder: Path) -> dict[str, Any]:
-    """Return a case as the other side reads it."""
+def job(case: Case) -> dict[str, Any]:
+    """Return what kvpress is asked for a case, but for the model."""
     ids, tokens = input_of(case)
-    shared = {"kind": case.kind, "method": case.method, "model": str(folder / case.model), "ids": ids}
     if case.kind == "decode":
-        return {**shared, "settings": {}, "target": case.budget, "tokens": tokens}
-    shared["ratio"] = 1 - case.budget / PROMPT
+        return {"method": case.method, "ids": ids, "settings": {}, "target": case.budget, "tokens": tokens}
+    shared = {"ids": ids, "ratio": 1 - case.budget / PROMPT}
     if case.kind == "prefill":
         theirs = {method: settings for method, _, settings in PREFILL}
-        return {**shared, "settings": theirs[case.method]}
+        return {**shared, "method": case.method, "settings": theirs[case.method]}
     found = replays_of(compressor_of(case), ids)
     pairs = [[ids[replay.start : replay.end], list(replay.ids)] for replay in found]
     return {**shared, "settings": {"chunk_size": case.settings["chunk"]}, "replays": pairs}
-
-
-def environment(folder: Path) -> Path:
-    """Return the Python of kvpress's environment, made first if it is not there.
-
-    Raises:
-        subprocess.CalledProcessError: pip failed.
-    """
-    python = folder / "bin" / "python"
-    probe = "from importlib.metadata import version; print(version('kvpress'))"
-    if python.is_file():
-        found = subprocess.run([python, "-c", probe], capture_output=True, text=True, check=False)
-        if found.stdout.strip() == KVPRESS:
-            return python
-    print(f"making kvpress {KVPRESS}'s environment in {folder} (once)", file=sys.stderr)
-    subprocess.run([sys.executable, "-m", "venv", "--clear", "--without-pip", folder], check=True)
-    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", python, "install", "--quiet"]
-    # torch comes first and by its exact version: kvpress's own range would fetch a build with GPU libraries.
-    subprocess.run([*pip, f"torch=={TORCH}"], check=True)
-    subprocess.run([*pip, f"kvpress=={KVPRESS}"], check=True)
-    return python
-
-
-def run_kvpress(python: Path, folder: Path, jobs: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return kvpress's results, one per job.
-
-    Raises:
-        subprocess.CalledProcessError: its process failed.
-    """
-    (folder / "cases.json").write_text(json.dumps(jobs), encoding="utf-8")
-    driver = Path(__file__).with_name("parity_kvpress.py")
-    subprocess.run([python, driver, folder], check=True, env={**os.environ, "HF_HUB_OFFLINE": "1"})
-    return json.loads((folder / "results.json").read_text(encoding="utf-8"))
-
-
-def save_models(folder: Path, models: dict[str, PreTrainedModel]) -> None:
-    """Write models as safetensors, each with the tiny tokenizer, which KVzip loads by itself."""
-    from inertia.backbones.tiny_tokenizer import tiny_tokenizer
-
-    for name, model in models.items():
-        model.save_pretrained(folder / name)
-        tiny_tokenizer().save_pretrained(folder / name)
 
 
 def write_goldens(found: Sequence[tuple[Case, dict[str, Any]]], models: dict[str, PreTrainedModel]) -> None:
@@ -170,7 +122,7 @@ def write_goldens(found: Sequence[tuple[Case, dict[str, Any]]], models: dict[str
         chosen = [(case, result) for case, result in found if case.kind in kinds]
         inputs = {case.model: input_of(case) for case, _ in chosen}
         content = {
-            "kvpress": KVPRESS,
+            "kvpress": VERSION,
             "models": {
                 model: {
                     "recipe": MODELS[model],
@@ -187,52 +139,45 @@ def write_goldens(found: Sequence[tuple[Case, dict[str, Any]]], models: dict[str
 def print_table(outcomes: Sequence[Outcome]) -> None:
     """Print one line per method."""
     print(f"{'method':<34}{'cases':>6}{'equal sets':>12}  max score difference (of the spread)")
-    for key in dict.fromkeys((outcome.case.kind, outcome.case.method) for outcome in outcomes):
-        group = [outcome for outcome in outcomes if (outcome.case.kind, outcome.case.method) == key]
+    for kind, method in dict.fromkeys((outcome.case.kind, outcome.case.method) for outcome in outcomes):
+        group = [outcome for outcome in outcomes if outcome.case[:2] == (kind, method)]
         apart = [outcome.difference for outcome in group if outcome.difference is not None]
-        name = f"decode {key[1]}, every step" if key[0] == "decode" else f"prefill {key[1]}"
+        name = f"decode {method}, every step" if kind == "decode" else f"prefill {method}"
         equal = sum(outcome.equal for outcome in group)
         print(f"{name:<34}{len(group):>6}{equal:>12}  {f'{max(apart):.1e}' if apart else '-'}")
 
 
-def print_differences(differences: Sequence[Difference]) -> None:
-    """Print each named difference in four lines."""
-    for difference in differences:
-        print(f"\n{difference.name}: {'reproduced' if difference.seen else 'NOT REPRODUCED'}")
-        print(f"  kvpress: {difference.theirs}\n  ours:    {difference.ours}\n  {difference.why}")
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Compare, print, and return the exit status."""
-    import transformers
-
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--write-goldens", action="store_true", help="store kvpress's sets in tests/data/parity")
     parser.add_argument("--environment", type=Path, default=ENVIRONMENT, help="of kvpress; made if missing")
     options = parser.parse_args(arguments)
     python = environment(options.environment)
     transformers.utils.logging.disable_progress_bar()
-    models = {name: build(recipe) for name, recipe in MODELS.items()}
-    todo = cases()
-    with tempfile.TemporaryDirectory() as temporary:
-        folder = Path(temporary)
-        save_models(folder, models)
-        named = known(folder)
-        jobs = [job(case, folder) for case in todo] + [entry.job for entry in named]
-        results = run_kvpress(python, folder, jobs)
-    outcomes = [compare(models[case.model], case, result) for case, result in zip(todo, results, strict=False)]
-    differences = [
-        entry.read(models[MODEL], result) for entry, result in zip(named, results[len(todo) :], strict=True)
-    ]
+    models, todo = {name: tiny_model(**recipe) for name, recipe in MODELS.items()}, cases()
+    with tempfile.TemporaryDirectory() as folder, KVPress(python, SCRIPTS / "parity_kvpress.py") as kvpress:
+        for name, model in models.items():
+            model.save_pretrained(Path(folder) / name)
+            # KVzip loads it by itself.
+            tiny_tokenizer().save_pretrained(Path(folder) / name)
+        results = [kvpress.ask(case.kind, model=f"{folder}/{case.model}", **job(case)) for case in todo]
+        shown = [kvpress.ask(known.command, model=f"{folder}/{MODEL}", **known.job()) for known in KNOWN]
+    outcomes = [compare(models[case.model], case, result) for case, result in zip(todo, results, strict=True)]
     print_table(outcomes)
-    print_differences(differences)
+    unseen = 0
+    for known, result in zip(KNOWN, shown, strict=True):
+        seen, theirs, mine = known.show(models[MODEL], result)
+        unseen += not seen
+        print(f"\n{known.name}: {'reproduced' if seen else 'NOT REPRODUCED'}")
+        print(f"  kvpress: {theirs}\n  ours:    {mine}\n  {known.why}")
     wrong = [outcome.case.name for outcome in outcomes if not outcome.equal]
     for name in wrong:
         print(f"\nDIFFERENT: {name}")
     if options.write_goldens and not wrong:
-        write_goldens(list(zip(todo, results, strict=False)), models)
+        write_goldens(list(zip(todo, results, strict=True)), models)
         print(f"\ngoldens written to {GOLDENS.relative_to(ROOT)}")
-    return 1 if wrong or not all(difference.seen for difference in differences) else 0
+    return 1 if wrong or unseen else 0
 
 
 if __name__ == "__main__":

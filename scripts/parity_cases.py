@@ -9,13 +9,27 @@ import hashlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import torch
+from torch import Tensor
+
+from inertia import Policy, TokensPrompt, generate
+from inertia.backbones.tiny_tokenizer import tiny_tokenizer
+from inertia.eviction.aggregation import Decoupled
+from inertia.eviction.budget import Tokens
+from inertia.eviction.policy import PER_HEAD, PER_LAYER
+from inertia.eviction.protect import Protect
+from inertia.eviction.scorers.attention import Attention
+from inertia.eviction.scorers.key_norm import KeyNorm
+from inertia.eviction.scorers.keydiff import KeyDiff
+from inertia.eviction.scorers.recency import Recency
+from inertia.prefill.capture import scores_of
+from inertia.prefill.methods import named
+from inertia.prefill.replay import Replay, Wording, frame
+
 if TYPE_CHECKING:
-    from torch import Tensor
     from transformers import PreTrainedModel
 
-    from inertia.eviction.policy import Policy
     from inertia.prefill.compressor import Compressor
-    from inertia.prefill.replay import Replay
 
 # The arguments of inertia.backbones.tiny.tiny_model.
 MODELS: dict[str, dict[str, Any]] = {
@@ -38,6 +52,8 @@ PREFILL: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
 ]
 CHUNK = 80
 DECODE = ("tova", "keydiff", "key_norm")
+
+
 class Case(NamedTuple):
     """One comparison: which method on which model, and how much stays."""
 
@@ -53,11 +69,27 @@ class Case(NamedTuple):
         return f"{self.kind}/{self.method}/{self.model}/{self.budget}"
 
 
-def build(recipe: dict[str, Any]) -> PreTrainedModel:
-    """Return the model of a recipe."""
-    from inertia.backbones.tiny import tiny_model
+class Input(NamedTuple):
+    """What a model is fed with in a case: the prompt, and for decoding the tokens after it."""
 
-    return tiny_model(**recipe)
+    ids: list[int]
+    tokens: list[int]
+
+
+def cases() -> list[Case]:
+    """Return every case that must agree."""
+    budgets = [round(PROMPT * (1 - ratio)) for ratio in RATIOS]
+    words = Wording()
+    wording = {"first": words.first, "later": words.later, "lead_in": words.lead_in}
+    methods = [("prefill", method, budgets, settings) for method, settings, _ in PREFILL]
+    methods += [("kvzip", "kvzip", budgets, {"chunk": CHUNK, "wording": wording})]
+    methods += [("decode", method, list(TARGETS), {}) for method in DECODE]
+    return [
+        Case(kind, method, model, budget, settings)
+        for kind, method, sizes, settings in methods
+        for model in MODELS
+        for budget in sizes
+    ]
 
 
 def weights_sha256(model: PreTrainedModel) -> str:
@@ -69,70 +101,20 @@ def weights_sha256(model: PreTrainedModel) -> str:
     return digest.hexdigest()
 
 
-def opening() -> tuple[int, ...]:
-    """Return what the tiny tokenizer's template puts before the user's words."""
-    from inertia.backbones.tiny_tokenizer import tiny_tokenizer
-    from inertia.prefill.replay import frame
+def fed(model: str, prompt: int, steps: int = 0) -> Input:
+    """Return a prompt, which opens as the tiny tokenizer's template does, and tokens to decode that it does not hold.
 
-    return frame(tiny_tokenizer(), True).opening
-
-
-def drawn_ids(recipe: dict[str, Any]) -> list[int]:
-    """Return random ids in which none comes twice: key norms of a repeated token tie, and kvpress leaves ties open."""
-    import torch
-
-    generator = torch.Generator().manual_seed(recipe["seed"])
-    first = opening()
-    return [token for token in (4 + torch.randperm(1020, generator=generator)).tolist() if token not in first]
-
-
-def prompt_ids(recipe: dict[str, Any], length: int) -> list[int]:
-    """Return a prompt: the opening of the tiny tokenizer's template, then random ids."""
-    return [*opening(), *drawn_ids(recipe)][:length]
-
-
-def forced_tokens(recipe: dict[str, Any], steps: int) -> list[int]:
-    """Return the tokens that decoding is fed with; no prompt holds them."""
-    return drawn_ids(recipe)[PROMPT : PROMPT + steps]
-
-
-class Input(NamedTuple):
-    """What a model is fed with in a case: the prompt, and for decoding the tokens after it."""
-
-    ids: list[int]
-    tokens: list[int]
+    No id comes twice: key norms of a repeated token tie, and kvpress leaves ties open.
+    """
+    opening = frame(tiny_tokenizer(), True).opening
+    drawn = 4 + torch.randperm(1020, generator=torch.Generator().manual_seed(MODELS[model]["seed"]))
+    ids = [token for token in drawn.tolist() if token not in opening]
+    return Input([*opening, *ids][:prompt], ids[PROMPT : PROMPT + steps])
 
 
 def input_of(case: Case) -> Input:
     """Return the input of a case."""
-    recipe = MODELS[case.model]
-    if case.kind == "decode":
-        return Input(prompt_ids(recipe, DECODE_PROMPT), forced_tokens(recipe, STEPS))
-    return Input(prompt_ids(recipe, PROMPT), [])
-
-
-def wording_settings() -> dict[str, Any]:
-    """Return our wording of KVzip's requests, as plain data."""
-    from inertia.prefill.replay import Wording
-
-    wording = Wording()
-    return {"first": wording.first, "later": wording.later, "lead_in": wording.lead_in}
-
-
-def cases() -> list[Case]:
-    """Return every case that must agree."""
-    budgets = [round(PROMPT * (1 - ratio)) for ratio in RATIOS]
-    found = [
-        Case("prefill", method, model, budget, settings)
-        for method, settings, _ in PREFILL
-        for model in MODELS
-        for budget in budgets
-    ]
-    kvzip = {"chunk": CHUNK, "wording": wording_settings()}
-    found += [Case("kvzip", "kvzip", model, budget, kvzip) for model in MODELS for budget in budgets]
-    return found + [
-        Case("decode", method, model, budget, {}) for method in DECODE for model in MODELS for budget in TARGETS
-    ]
+    return fed(case.model, DECODE_PROMPT, STEPS) if case.kind == "decode" else fed(case.model, PROMPT)
 
 
 # ------------------------------------------------------------------------------------------------- our side
@@ -140,9 +122,6 @@ def cases() -> list[Case]:
 
 def compressor_of(case: Case) -> Compressor:
     """Return the compressor of a case."""
-    from inertia.prefill.methods import named
-    from inertia.prefill.replay import Wording
-
     settings = dict(case.settings)
     if "wording" in settings:
         settings["wording"] = Wording(**settings["wording"])
@@ -151,15 +130,11 @@ def compressor_of(case: Case) -> Compressor:
 
 def replays_of(compressor: Compressor, ids: Sequence[int]) -> list[Replay]:
     """Return what a compressor reads again, if it does."""
-    from inertia.backbones.tiny_tokenizer import tiny_tokenizer
-
     return compressor.replays(tiny_tokenizer(), ids, chat_template=True) if compressor.replay else []
 
 
 def our_scores(model: PreTrainedModel, ids: Sequence[int], compressor: Compressor) -> list[Tensor]:
     """Return the scores of a prompt, [Hkv, T] per layer."""
-    from inertia.prefill.capture import scores_of
-
     return scores_of(model, ids, compressor, replays_of(compressor, ids))
 
 
@@ -170,51 +145,30 @@ def positions_of(masks: Sequence[Tensor]) -> list[list[list[int]]]:
 
 def policy_of(method: str, budget: int) -> Policy:
     """Return our every-step policy that does what kvpress does at interval 1."""
-    from inertia.eviction.aggregation import Decoupled
-    from inertia.eviction.budget import Tokens
-    from inertia.eviction.policy import PER_HEAD, PER_LAYER, Policy
-    from inertia.eviction.protect import Protect
-    from inertia.eviction.scorers.attention import Attention
-    from inertia.eviction.scorers.key_norm import KeyNorm
-    from inertia.eviction.scorers.keydiff import KeyDiff
-    from inertia.eviction.scorers.recency import Recency
-
-    parts = {
+    scorer, scope, protect = {
         "tova": (Attention(), PER_LAYER, Protect(newest=True)),
         "keydiff": (KeyDiff(), PER_HEAD, Protect()),
         "key_norm": (KeyNorm(), PER_HEAD, Protect()),
         "streaming_llm": (Recency(), PER_HEAD, Protect(sinks=4)),
-    }
-    scorer, scope, protect = parts[method]
+    }[method]
     return Policy(scorer=scorer, aggregation=Decoupled(), budget=Tokens(budget), scope=scope, protect=protect)
 
 
-def our_decode(model: PreTrainedModel, ids: Sequence[int], tokens: Sequence[int], policy: Policy) -> list[Any]:
+def our_decode(model: PreTrainedModel, given: Input, method: str, budget: int) -> list[Any]:
     """Return per step what each layer and KV head holds, while the given tokens are fed."""
-    import torch
-
-    from inertia.decoding.generation import generate
-    from inertia.eviction.policy import PER_LAYER
-
+    policy = policy_of(method, budget)
     # The last token is never fed, so one more is generated than there are steps.
-    generation = generate(
-        model,
-        torch.tensor([list(ids)]),
-        [policy],
-        len(tokens) + 1,
-        trace=True,
-        forced_tokens=[*tokens, tokens[-1]],
-    )[0]
-    if policy.scope != PER_LAYER:
-        return list(generation.kept)
+    forced = [*given.tokens, given.tokens[-1]]
+    told = TokensPrompt(torch.tensor([given.ids]), forced_tokens=forced)
+    kept = generate(model, told, [policy], len(forced), trace=True)[0].kept
     heads = model.config.num_key_value_heads
-    return [[[layer] * heads for layer in step] for step in generation.kept]
+    return [[[layer] * heads for layer in step] for step in kept] if policy.scope == PER_LAYER else list(kept)
 
 
 def ours(model: PreTrainedModel, case: Case, given: Input) -> list[Any]:
     """Return what we keep: per layer and KV head, for decoding per step."""
     if case.kind == "decode":
-        return our_decode(model, *given, policy_of(case.method, case.budget))
+        return our_decode(model, given, case.method, case.budget)
     compressor = compressor_of(case)
     compressor.check(len(given.ids), case.budget)
     return positions_of(compressor.keep(our_scores(model, given.ids, compressor), case.budget))

@@ -1,28 +1,24 @@
-"""Run kvpress on given models and prompts and write down what it keeps; started by parity.py in kvpress's environment.
+"""Run kvpress on given models and prompts and answer what it keeps; started by parity.py in kvpress's environment.
 
-    python scripts/parity_kvpress.py FOLDER
-
-FOLDER/cases.json holds a list of cases; FOLDER/results.json gets one result per case. Nothing of this project is
-imported here: kvpress pins another transformers. Positions are found by comparing cached keys, bit by bit, with the
-keys before a compression.
+Of this project only what needs nothing but torch is imported: kvpress pins another transformers. Positions are found
+by comparing cached keys, bit by bit, with the keys before a compression.
 """
 
 from __future__ import annotations
 
 import ast
 import inspect
-import json
 import logging
-import sys
 import textwrap
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import kvpress
 import torch
-import transformers
 from transformers import AutoModelForCausalLM, DynamicCache
+from transformers.utils.logging import disable_progress_bar
+
+from bench.kvpress_worker import serve
 
 BASES = {
     "key_norm": kvpress.KnormPress,
@@ -84,10 +80,15 @@ def listen(press: Any, scores: dict[int, Any]) -> None:
     press.score = score
 
 
-def prefill(case: dict[str, Any]) -> dict[str, Any]:
+def read(model: Any, press: Any, ids: list[int]) -> None:
+    """Let a model read a prompt under a press."""
+    with press(model):
+        model.model(input_ids=torch.tensor([ids]), past_key_values=DynamicCache())
+
+
+def prefill(model: str, method: str, ids: list[int], ratio: float, settings: dict[str, Any]) -> dict[str, Any]:
     """Compress a prompt once; return kept positions and scores, per layer and KV head."""
-    model, tokens = load(case["model"]), len(case["ids"])
-    press = base_press(case["method"], {**case["settings"], "compression_ratio": case["ratio"]})
+    press = base_press(method, {**settings, "compression_ratio": ratio})
     masks = isinstance(press, kvpress.AdaKVPress)
     scores: dict[int, Any] = {}
     kept: dict[int, Any] = {}
@@ -98,29 +99,30 @@ def prefill(case: dict[str, Any]) -> dict[str, Any]:
         before = keys.clone()
         found = original(module, hidden, keys, values, *rest)
         if masks:
-            kept[module.layer_idx] = unmasked(module, before.shape[1], tokens)
+            kept[module.layer_idx] = unmasked(module, before.shape[1], len(ids))
         else:
             kept[module.layer_idx] = [sorted(rows) for rows in rows_of(found[0][0], before[0])]
         return found
 
     press.compress = compress
-    with press(model):
-        model.model(input_ids=torch.tensor([case["ids"]]), past_key_values=DynamicCache())
+    read(load(model), press, ids)
     return {"kept": in_order(kept), "scores": in_order(scores)}
 
 
-def kvzip(case: dict[str, Any]) -> dict[str, Any]:
+def kvzip(
+    model: str, ids: list[int], ratio: float, settings: dict[str, Any], replays: list[Any] | None
+) -> dict[str, Any]:
     """Compress a prompt with KVzip, with the given replays or, where there are none, with its own."""
-    model, tokens = load(case["model"]), len(case["ids"])
-    press = kvpress.KVzipPress(compression_ratio=case["ratio"], **case["settings"])
+    loaded = load(model)
+    press = kvpress.KVzipPress(compression_ratio=ratio, **settings)
     prepare, compress_post = press.prepare, press.compress_post
     seen: dict[str, Any] = {}
 
     def prepared(*arguments: Any, **options: Any) -> Any:
         pairs = prepare(*arguments, **options)
-        if case["replays"] is not None:
-            pairs = [(torch.tensor([chunk]), torch.tensor([ids])) for chunk, ids in case["replays"]]
-        seen["replays"] = [[chunk[0].tolist(), ids[0].tolist()] for chunk, ids in pairs]
+        if replays is not None:
+            pairs = [(torch.tensor([chunk]), torch.tensor([request])) for chunk, request in replays]
+        seen["replays"] = [[chunk[0].tolist(), request[0].tolist()] for chunk, request in pairs]
         return pairs
 
     def finish(model: Any) -> None:
@@ -128,10 +130,9 @@ def kvzip(case: dict[str, Any]) -> dict[str, Any]:
         compress_post(model)
 
     press.prepare, press.compress_post = prepared, finish
-    with press(model):
-        model.model(input_ids=torch.tensor([case["ids"]]), past_key_values=DynamicCache())
-    heads = model.config.num_key_value_heads
-    kept = [unmasked(layer.self_attn, heads, tokens) for layer in model.model.layers]
+    read(loaded, press, ids)
+    heads = loaded.config.num_key_value_heads
+    kept = [unmasked(layer.self_attn, heads, len(ids)) for layer in loaded.model.layers]
     return {"kept": kept, "scores": seen["scores"], "replays": seen["replays"], "wording": wording()}
 
 
@@ -145,21 +146,22 @@ def wording() -> list[str]:
     ]
 
 
-def decode(case: dict[str, Any]) -> dict[str, Any]:
+def decode(
+    model: str, method: str, ids: list[int], tokens: list[int], target: int, settings: dict[str, Any]
+) -> dict[str, Any]:
     """Decode given tokens at interval 1; return per step what each layer and KV head holds.
 
     Also: the physical length of the cache after the last step, and whether a score was ever NaN.
     """
-    model = load(case["model"])
-    base = base_press(case["method"], case["settings"])
-    press = kvpress.DecodingPress(base, compression_interval=1, target_size=case["target"])
-    heads = model.config.num_key_value_heads
-    held = {layer: [list(range(len(case["ids"]))) for _ in range(heads)] for layer in range(len(model.model.layers))}
+    loaded, position = load(model), len(ids)
+    base = base_press(method, settings)
+    press = kvpress.DecodingPress(base, compression_interval=1, target_size=target)
+    heads = range(loaded.config.num_key_value_heads)
+    held = {layer: [list(range(position)) for _ in heads] for layer in range(len(loaded.model.layers))}
     scores: dict[int, Any] = {}
     nan = False
     listen(base.press if isinstance(base, kvpress.AdaKVPress) else base, scores)
     original = press.compress
-    position = len(case["ids"])
 
     def compress(module: Any, hidden: Any, keys: torch.Tensor, values: Any, *rest: Any) -> Any:
         before = keys.clone()
@@ -173,12 +175,11 @@ def decode(case: dict[str, Any]) -> dict[str, Any]:
 
     press.compress = compress
     cache, steps = DynamicCache(), []
-    with press(model):
-        model(input_ids=torch.tensor([case["ids"]]), past_key_values=cache)
-        for token in case["tokens"]:
-            model(
-                input_ids=torch.tensor([[token]]), position_ids=torch.tensor([[position]]), past_key_values=cache
-            )
+    with press(loaded):
+        loaded(input_ids=torch.tensor([ids]), past_key_values=cache)
+        for token in tokens:
+            at = torch.tensor([[position]])
+            loaded(input_ids=torch.tensor([[token]]), position_ids=at, past_key_values=cache)
             position += 1
             steps.append([[sorted(table) for table in held[layer]] for layer in sorted(held)])
             nan |= any(x != x for layer in scores.values() for head in layer for x in head)
@@ -190,18 +191,8 @@ def in_order(by_layer: dict[int, Any]) -> list[Any]:
     return [by_layer[layer] for layer in sorted(by_layer)]
 
 
-KINDS = {"prefill": prefill, "kvzip": kvzip, "decode": decode}
-
-
-def main(folder: Path) -> None:
-    """Run all cases of a folder."""
-    logging.disable(logging.WARNING)
-    transformers.utils.logging.disable_progress_bar()
-    cases = json.loads((folder / "cases.json").read_text(encoding="utf-8"))
-    with torch.no_grad():
-        results = [KINDS[case["kind"]](case) for case in cases]
-    (folder / "results.json").write_text(json.dumps(results), encoding="utf-8")
-
-
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    logging.disable(logging.WARNING)
+    disable_progress_bar()
+    with torch.no_grad():
+        serve({"prefill": prefill, "kvzip": kvzip, "decode": decode})

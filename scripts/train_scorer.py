@@ -25,15 +25,30 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
+import numpy as np
+import torch
+from safetensors.torch import save as serialised
+from scipy.stats import spearmanr
+from torch import Tensor
+from tqdm import tqdm
+
+from inertia import Policy, backbones, generate
+from inertia.benchmarks import ruler
+from inertia.benchmarks.example import Example
+from inertia.benchmarks.render import Renderer
 from inertia.eviction import checks
+from inertia.eviction.aggregation import Decoupled
+from inertia.eviction.budget import Tokens
+from inertia.eviction.layer_view import LayerView
+from inertia.eviction.layers import layers_of
 from inertia.eviction.scorers.learned import KEY, QUERY, RANK, Learned
+from inertia.paths import config_dir
+from inertia.records.atomic import write_atomic, write_json
 
 if TYPE_CHECKING:
-    from torch import Tensor
     from transformers import PreTrainedModel
 
     from inertia.backbones import Backbone
-    from inertia.eviction.view import LayerView
 
 NEEDLES, FILLER, SHORTEST = 4, 11, 64
 
@@ -72,16 +87,11 @@ class Settings:
                 raise ValueError(f"{name}=0 trains nothing; give a number above 0.")
 
 
-# ------------------------------------------------------------------------------------ prompts
-
-
 def synthetic(vocabulary: Sequence[int], length: int, count: int, seed: int) -> list[list[int]]:
     """Return prompts in the manner of RULER's needles, as bare ids: a repeated sentence hides pairs.
 
     The last tokens ask for one of the keys again, so that attention has somewhere to go.
     """
-    import torch
-
     generator = torch.Generator().manual_seed(seed)
 
     def draw(size: int) -> list[int]:
@@ -107,9 +117,6 @@ def prompts_of(backbone: Backbone, settings: Settings) -> list[list[int]]:
     Raises:
         ValueError: an unknown task, or a file with too few prompts.
     """
-    from inertia.benchmarks.example import Example
-    from inertia.benchmarks.render import Renderer
-
     renderer = Renderer(backbone.tokenizer, backbone.chat_template)
     if settings.prompts == "synthetic":
         special = set(backbone.tokenizer.all_special_ids)
@@ -117,8 +124,6 @@ def prompts_of(backbone: Backbone, settings: Settings) -> list[list[int]]:
         vocabulary = [token for token in range(size) if token not in special]
         return synthetic(vocabulary, settings.length, settings.count, settings.data_seed)
     if settings.prompts.startswith("ruler:"):
-        from inertia.benchmarks import ruler
-
         tasks = settings.prompts.removeprefix("ruler:").split(",")
         share = math.ceil(settings.count / len(tasks))
         made = [ruler.examples(task, settings.length, share, settings.data_seed, renderer) for task in tasks]
@@ -136,9 +141,6 @@ def prompts_of(backbone: Backbone, settings: Settings) -> list[list[int]]:
     return [list(renderer.render(row).ids) for row in rows]
 
 
-# ------------------------------------------------------------------------------------ traces
-
-
 class Trace(NamedTuple):
     """Decode steps of one prompt in one layer, on the CPU in fp32.
 
@@ -147,7 +149,6 @@ class Trace(NamedTuple):
         queries: [S, Hq * D].
         attention: mean over the query heads, [S, T]; step s sees the first T - S + 1 + s tokens, s from 0.
     """
-
     keys: Tensor
     queries: Tensor
     attention: Tensor
@@ -156,7 +157,6 @@ class Trace(NamedTuple):
 @dataclass(frozen=True)
 class Tracer:
     """A scorer that writes down what it is shown; made for one prompt."""
-
     kind: ClassVar[str] = "tracer"
     signed: ClassVar[bool] = False
     layers: tuple[int, ...] | None
@@ -180,11 +180,10 @@ class Tracer:
 
         found = []
         for layer, keys in sorted(self.keys.items()):
-            steps, tokens = self.attention[layer], keys.shape[2]
-            padded = [torch.nn.functional.pad(step, (0, tokens - len(step))) for step in steps]
-            concatenated = keys[0].transpose(0, 1).reshape(tokens, -1).float().cpu()
+            concatenated = keys[0].transpose(0, 1).flatten(1).float().cpu()
+            attention = torch.nn.utils.rnn.pad_sequence(self.attention[layer], batch_first=True)
             # A clone, since a view of what the decoder made in inference mode cannot be trained on.
-            found.append(Trace(concatenated.clone(), torch.stack(self.queries[layer]), torch.stack(padded)))
+            found.append(Trace(concatenated.clone(), torch.stack(self.queries[layer]), attention))
         return found
 
 
@@ -196,18 +195,9 @@ def collect(
     Raises:
         ValueError: a layer that does not exist.
     """
-    import torch
-
-    from inertia.decoding.generation import generate
-    from inertia.eviction.aggregation import Decoupled
-    from inertia.eviction.budget import Tokens
-    from inertia.eviction.layers import layers_of
-    from inertia.eviction.policy import Policy
-
     tracer = Tracer(chosen(layers, len(layers_of(model.config).eligible)))
     policy = Policy(scorer=tracer, aggregation=Decoupled(), budget=Tokens(len(prompt) + steps + 1))
-    ids = torch.tensor([list(prompt)], device=model.get_input_embeddings().weight.device)
-    generate(model, ids, [policy], steps + 1, eos_token_id=list(eos))
+    generate(model, torch.tensor([list(prompt)], device=model.device), [policy], steps + 1, eos_token_id=list(eos))
     return tracer.traces()
 
 
@@ -227,12 +217,8 @@ def chosen(layers: str, count: int) -> tuple[int, ...] | None:
     return tuple(int(part) for part in parts)
 
 
-# ------------------------------------------------------------------------------------ training
-
-
 class Head(NamedTuple):
     """The two matrices, [rank, Hq * D] and [rank, Hkv * D]."""
-
     query: Tensor
     key: Tensor
 
@@ -244,16 +230,12 @@ class Head(NamedTuple):
 
 def visible(trace: Trace) -> Tensor:
     """Return which tokens each step sees, bool [S, T]."""
-    import torch
-
     steps, tokens = trace.attention.shape
     return torch.ones(steps, tokens, dtype=torch.bool, device=trace.keys.device).tril(tokens - steps)
 
 
 def initial(query_width: int, key_width: int, settings: Settings) -> Head:
     """Return random matrices that start with small logits."""
-    import torch
-
     generator = torch.Generator().manual_seed(settings.seed)
     widths = (query_width, key_width)
     return Head(*(torch.randn(settings.rank, w, generator=generator) * 0.3 / math.sqrt(w) for w in widths))
@@ -274,9 +256,6 @@ def train(traces: Sequence[Trace], settings: Settings) -> tuple[Head, list[float
 
     Deterministic on one machine: initial weights and order come from `settings.seed`.
     """
-    import torch
-    from tqdm import tqdm
-
     device = traces[0].keys.device
     start = initial(traces[0].queries.shape[1], traces[0].keys.shape[1], settings)
     head = Head(*(matrix.to(device).requires_grad_() for matrix in start))
@@ -299,18 +278,6 @@ def train(traces: Sequence[Trace], settings: Settings) -> tuple[Head, list[float
     return Head(*(matrix.detach().cpu() for matrix in head)), losses
 
 
-# ------------------------------------------------------------------------------------ measuring
-
-
-def spearman(first: Tensor, second: Tensor) -> float:
-    """Return the rank correlation of two vectors without ties; 1 for fewer than two entries."""
-    count = len(first)
-    if count < 2:
-        return 1.0
-    difference = first.argsort().argsort() - second.argsort().argsort()
-    return 1 - 6 * float(difference.double().square().sum()) / (count * (count**2 - 1))
-
-
 def jaccard(first: Tensor, second: Tensor, share: float) -> float:
     """Return the overlap of the top shares of two vectors: intersection over union."""
     count = max(1, int(share * len(first)))
@@ -323,88 +290,9 @@ def agreement(head: Head, traces: Iterable[Trace]) -> dict[str, float]:
     correlations, overlaps = [], []
     for trace in traces:
         for logits, attention, seen in zip(head.logits(trace), trace.attention, visible(trace), strict=True):
-            correlations.append(spearman(logits[seen], attention[seen]))
+            correlations.append(spearmanr(logits[seen], attention[seen]).statistic)
             overlaps.append(jaccard(logits[seen], attention[seen], 0.1))
-    count = len(correlations)
-    return {"spearman": sum(correlations) / count, "top_tenth_jaccard": sum(overlaps) / count}
-
-
-# ------------------------------------------------------------------------------------ files
-
-
-def save(head: Head, path: Path, report: dict[str, Any]) -> dict[str, Any]:
-    """Write the weights, and a JSON of the same name beside them; return what the JSON holds."""
-    from safetensors.torch import save as serialised
-
-    from inertia.records.atomic import write_atomic, write_json
-
-    content = serialised({QUERY: head.query.contiguous(), KEY: head.key.contiguous()})
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomic(path, content)
-    scorer = Learned(str(path))
-    report = {
-        "file": path.name,
-        "sha256": scorer.sha256,
-        "shape": {QUERY: list(scorer.query_shape), KEY: list(scorer.key_shape)},
-        "parameters": scorer.parameters,
-        **report,
-    }
-    write_json(path.with_suffix(".json"), report)
-    return report
-
-
-def parser() -> argparse.ArgumentParser:
-    """Return the command line: one option per setting."""
-    from inertia.paths import config_dir
-
-    known = ", ".join(sorted(path.stem for path in config_dir().glob("backbone/*.yaml")))
-    result = argparse.ArgumentParser(
-        description=(__doc__ or "").split("\n", 1)[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter
-    )
-    result.add_argument("--backbone", required=True, help=f"one of {known}; or a YAML file")
-    result.add_argument("--out", required=True, type=Path, help=".safetensors file; a .json comes beside it")
-    for item in fields(Settings):
-        option = "--" + item.name.replace("_", "-")
-        result.add_argument(
-            option, type=type(item.default), default=item.default, help=item.metadata["help"]
-        )
-    return result
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Train a head and write it; the last line on stdout is a JSON summary."""
-    commands = parser()
-    options = vars(commands.parse_args(argv))
-    name, out = options.pop("backbone"), options.pop("out")
-    try:
-        settings = Settings(**options)
-        backbone = backbone_of(name)
-        if out.suffix != ".safetensors":
-            raise ValueError(f"out={str(out)!r} must end in .safetensors.")
-        prompts, source = prompts_of(backbone, settings), source_of(backbone, settings)
-        report = run(backbone.model, prompts, settings, out, backbone.eos_token_ids, source)
-    except (ValueError, FileNotFoundError) as error:
-        commands.error(str(error))
-    print(json.dumps({key: report[key] for key in ("file", "sha256", "parameters", "before", "after")}))
-    return 0
-
-
-def backbone_of(name: str) -> Backbone:
-    """Return the backbone of a shipped config or of a YAML file."""
-    from inertia import backbones
-    from inertia.paths import config_dir
-
-    shipped = config_dir() / "backbone" / f"{name}.yaml"
-    return backbones.load(backbones.read(shipped if shipped.is_file() else Path(name)))
-
-
-def source_of(backbone: Backbone, settings: Settings) -> dict[str, Any]:
-    """Return what the traces come from, without paths: a file of prompts is named by its content."""
-    found: dict[str, Any] = {"backbone": {"label": backbone.label, "identity": backbone.identity}}
-    path = Path(settings.prompts)
-    if path.is_file():
-        found["prompts_sha256"] = hashlib.sha256(path.read_bytes()).hexdigest()
-    return found
+    return {"spearman": float(np.mean(correlations)), "top_tenth_jaccard": float(np.mean(overlaps))}
 
 
 def run(
@@ -415,13 +303,11 @@ def run(
     eos: Sequence[int] = (),
     source: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Trace the prompts, train on most of them, measure on the rest, write, and return the report.
+    """Trace the prompts, train on most of them, measure on the rest, write weights and a JSON beside, and return it.
 
     Raises:
         ValueError: too few prompts whose answer has a decode step.
     """
-    from tqdm import tqdm
-
     bar = tqdm(prompts, desc="tracing", unit="prompt", file=sys.stderr)
     per_prompt = [traces for p in bar if (traces := collect(model, p, settings.steps, settings.layers, eos))]
     held = max(1, round(settings.held_out * len(per_prompt)))
@@ -435,7 +321,14 @@ def run(
     untrained = initial(train_on[0].queries.shape[1], train_on[0].keys.shape[1], settings)
     head, losses = train(train_on, settings)
     shown = {**asdict(settings), "prompts": Path(settings.prompts).name}
+    out.parent.mkdir(parents=True, exist_ok=True)
+    write_atomic(out, serialised({QUERY: head.query.contiguous(), KEY: head.key.contiguous()}))
+    scorer = Learned(str(out))
     report = {
+        "file": out.name,
+        "sha256": scorer.sha256,
+        "shape": {QUERY: list(scorer.query_shape), KEY: list(scorer.key_shape)},
+        "parameters": scorer.parameters,
         **(source or {}),
         "settings": shown,
         "prompts_used": {"trained": len(per_prompt) - held, "held_out": held},
@@ -443,7 +336,39 @@ def run(
         "before": agreement(untrained, measured),
         "after": agreement(head, measured),
     }
-    return save(head, out, report)
+    write_json(out.with_suffix(".json"), report)
+    return report
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Train a head and write it; the last line on stdout is a JSON summary."""
+    known = ", ".join(sorted(path.stem for path in config_dir().glob("backbone/*.yaml")))
+    commands = argparse.ArgumentParser(
+        description=(__doc__ or "").split("\n", 1)[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter
+    )
+    commands.add_argument("--backbone", required=True, help=f"one of {known}; or a YAML file")
+    commands.add_argument("--out", required=True, type=Path, help=".safetensors file; a .json comes beside it")
+    for item in fields(Settings):
+        name, default = "--" + item.name.replace("_", "-"), item.default
+        commands.add_argument(name, type=type(default), default=default, help=item.metadata["help"])
+    options = vars(commands.parse_args(argv))
+    name, out = options.pop("backbone"), options.pop("out")
+    try:
+        settings = Settings(**options)
+        if out.suffix != ".safetensors":
+            raise ValueError(f"out={str(out)!r} must end in .safetensors.")
+        shipped = config_dir() / "backbone" / f"{name}.yaml"
+        backbone = backbones.load(backbones.read(shipped if shipped.is_file() else Path(name)))
+        prompts, file = prompts_of(backbone, settings), Path(settings.prompts)
+        source: dict[str, Any] = {"backbone": {"label": backbone.label, "identity": backbone.identity}}
+        if file.is_file():
+            # Named by its content, without a path.
+            source["prompts_sha256"] = hashlib.sha256(file.read_bytes()).hexdigest()
+        report = run(backbone.model, prompts, settings, out, backbone.eos_token_ids, source)
+    except (ValueError, FileNotFoundError) as error:
+        commands.error(str(error))
+    print(json.dumps({key: report[key] for key in ("file", "sha256", "parameters", "before", "after")}))
+    return 0
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from inertia.benchmarks.example import Example
+from inertia.experiments import decode
 from inertia.experiments import run as harness
 from inertia.experiments.answers import Answer
 from inertia.experiments.cells import Cell, Outcome
@@ -80,7 +81,7 @@ def cells(names: Sequence[str], n: int, tasks: Sequence[str] = TASKS, **changes:
     ]
 
 
-def answers(batch: list[Cell], example: Example, asker: Any) -> list[Answer]:
+def answers(batch: list[Cell], example: Example, runner: Any) -> list[Answer]:
     """Stand in for the model, and note the call."""
     names = "".join(sorted(cell.config.label for cell in batch))
     with (results_dir() / "calls").open("a") as calls:
@@ -106,8 +107,8 @@ def answers(batch: list[Cell], example: Example, asker: Any) -> list[Answer]:
 
 def stand_in(setattr_: Any = setattr) -> None:
     """Put the stand-ins into the harness; a test gives `monkeypatch.setattr`."""
-    setattr_(harness, "answers", answers)
-    setattr_(harness, "make_asker", lambda *_: SimpleNamespace(renderer=None))
+    setattr_(decode, "answers", answers)
+    setattr_(harness, "task_runner", lambda *_: SimpleNamespace(renderer=None))
     setattr_(harness, "collect", lambda: {"commit": None})
     setattr_(harness.Loaded, "get", lambda *_: SimpleNamespace(name="stub"))
 

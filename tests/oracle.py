@@ -6,13 +6,16 @@ last query and combined by literal loops over layers and tokens, in Python float
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 import torch
 
 from inertia.eviction.aggregation import CoupledEMA, Cumulative, Decoupled
+from inertia.eviction.attention import attending
+from inertia.eviction.cache import SessionCache
 from inertia.eviction.layers import layers_of
+from inertia.eviction.support import attends_by_name
 
 
 @dataclass
@@ -25,29 +28,44 @@ class Seen:
     values: torch.Tensor
 
 
-def oracle_attention(module, query, key, value, attention_mask, scaling, oracle=None, **kwargs):
-    """Plain attention with repeated keys and one boolean mask [Hq, Q, T] per layer; remembers the last query."""
+def oracle_attention(
+    module, query, key, value, attention_mask, scaling, oracle=None, softcap=None, s_aux=None, bias=None, **kwargs
+):
+    """Plain attention with repeated keys and one boolean mask [Hq, Q, T] per layer; remembers the last query.
+
+    Learned sinks are one more key whose weight is thrown away.
+    """
     groups = query.shape[1] // key.shape[1]
     logits = query @ key.repeat_interleave(groups, dim=1).transpose(-1, -2) * scaling
+    if softcap is not None:
+        logits = softcap * torch.tanh(logits / softcap)
+    if bias is not None:
+        logits = logits + bias[:, :, None]
     logits = logits.masked_fill(~oracle["masks"][module.layer_idx][None], float("-inf"))
-    weights = logits.float().softmax(-1)
+    if s_aux is None:
+        weights = logits.float().softmax(-1)
+    else:
+        sink = s_aux[None, :, None, None].expand(*logits.shape[:-1], 1)
+        weights = torch.cat([logits, sink], dim=-1).float().softmax(-1)[..., :-1]
     output = weights.to(value.dtype) @ value.repeat_interleave(groups, dim=1)
     oracle["seen"][module.layer_idx] = Seen(weights[0, :, -1], query[0, :, -1], key[0], value[0])
-    return output.transpose(1, 2), None
+    return output.transpose(1, 2).contiguous(), None
 
 
-@contextmanager
-def oracle_mode(model):
-    """Switch the model to `oracle_attention`."""
-    from transformers import AttentionInterface
+class Whole:
+    """What a wrapped attention finds behind its cache: the whole sequence, attended to under the oracle's masks."""
 
-    AttentionInterface.register("oracle", oracle_attention)
-    before = model.config._attn_implementation
-    model.set_attn_implementation("oracle")
-    try:
-        yield
-    finally:
-        model.set_attn_implementation(before)
+    seen = 0
+
+    def __init__(self, state):
+        self.oracle = state
+
+    def write(self, layer_idx, keys, values):
+        return keys, values
+
+    def attend(self, layer_idx, query, keys, values, logits):
+        layer = SimpleNamespace(layer_idx=layer_idx)
+        return oracle_attention(layer, query, keys, values, None, logits[0], self.oracle, *logits[1:])[0]
 
 
 def causal(length, window):
@@ -69,25 +87,27 @@ def forward(model, ids, hidden, layers):
                 mask[head, query, sorted(gone)] = False
         masks[layer] = mask
     state = {"masks": masks, "seen": {}}
-    with torch.inference_mode(), oracle_mode(model):
-        logits = model(
-            input_ids=torch.tensor([ids]),
-            position_ids=torch.arange(length)[None],
-            use_cache=False,
-            oracle=state,
-        ).logits[0, -1]
+    by_name = attends_by_name(type(model))
+    how = {"use_cache": False, "oracle": state} if by_name else {"use_cache": True, "cache": SessionCache(Whole(state))}
+    with torch.inference_mode(), attending(model, "oracle", oracle_attention):
+        logits = model(input_ids=torch.tensor([ids]), position_ids=torch.arange(length)[None], **how).logits[0, -1]
     return logits, state["seen"]
 
 
 def attention_score(seen, policy, positions):
-    """Scores of one layer, {kv head: {position: value}}: mean weight of the query heads of each KV head."""
-    groups = seen.weights.shape[0] // seen.keys.shape[0]
+    """Scores of one layer, {KV head: {position: value}}: mean weight of the query heads of each cached KV head."""
+    groups = seen.weights.shape[0] // len(positions)
     return {
-        head: {
-            p: sum(float(seen.weights[head * groups + g, p]) for g in range(groups)) / groups for p in positions[head]
-        }
-        for head in range(seen.keys.shape[0])
+        head: {p: sum(float(seen.weights[head * groups + g, p]) for g in range(groups)) / groups for p in held}
+        for head, held in positions.items()
     }
+
+
+def cached_heads(config):
+    """KV heads that a layer caches: MLA has one latent for all of them."""
+    if getattr(config, "kv_lora_rank", None):
+        return 1
+    return getattr(config, "num_key_value_heads", None) or config.num_attention_heads
 
 
 SCORES = {"attention": attention_score}
@@ -138,7 +158,7 @@ def run(
     layers = layers_of(model.config)
     eligible = layers.eligible
     query_heads = model.config.num_attention_heads
-    kv_heads = model.config.num_key_value_heads
+    kv_heads = cached_heads(model.config)
     groups = query_heads // kv_heads
     ids = list(ids)
     prompt = len(ids)

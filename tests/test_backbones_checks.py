@@ -8,7 +8,7 @@ import pytest
 import transformers
 
 from inertia.backbones import from_mapping
-from inertia.backbones.checks import check_shape, check_supported, check_template
+from inertia.backbones.checks import check_shape, check_supported, check_template, check_vocabulary
 from inertia.eviction.layers import layers_of
 
 LLAMA = {"num_hidden_layers": 4, "num_attention_heads": 8, "num_key_value_heads": 2}
@@ -30,25 +30,10 @@ CONFIG = from_mapping(
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        (
-            transformers.LlamaConfig(rope_scaling={"rope_type": "dynamic", "factor": 2.0}),
-            "dynamic RoPE remembers",
-        ),
-        (
-            transformers.Phi3Config(
-                rope_scaling={
-                    "rope_type": "longrope",
-                    "short_factor": [1.0] * 48,
-                    "long_factor": [1.0] * 48,
-                    "original_max_position_embeddings": 4096,
-                }
-            ),
-            "LongRoPE changes",
-        ),
         (transformers.T5Config(), "encoder-decoder"),
-        (transformers.MambaConfig(), "key-value heads"),
+        (transformers.MambaConfig(), "none of its layers has full attention"),
         (transformers.MistralConfig(sliding_window=4096), "all its layers have a sliding window"),
-        (transformers.GptOssConfig(num_hidden_layers=2), "learned sinks"),
+        (transformers.XGLMConfig(), "does not go through transformers' attention interface"),
         (
             transformers.Gemma3nTextConfig(num_kv_shared_layers=15),
             "15 of its layers read the cache of another",
@@ -73,8 +58,10 @@ def test_unsafe_models_are_refused_by_name(config: transformers.PretrainedConfig
         (transformers.Qwen2Config(**LLAMA, use_sliding_window=True, max_window_layers=1), (0,)),
         (transformers.Qwen3MoeConfig(**LLAMA), (0, 1, 2, 3)),
         (transformers.Gemma3TextConfig(num_hidden_layers=18), (5, 11, 17)),
+        (transformers.GptOssConfig(num_hidden_layers=4), (1, 3)),
+        (transformers.Qwen3NextConfig(num_hidden_layers=8), (3, 7)),
     ],
-    ids=["llama", "llama-yarn", "mistral", "qwen2", "qwen2-window", "qwen3-moe", "gemma3"],
+    ids=["llama", "llama-yarn", "mistral", "qwen2", "qwen2-window", "qwen3-moe", "gemma3", "gpt-oss", "qwen3-next"],
 )
 def test_eligible_are_the_full_attention_layers(
     config: transformers.PretrainedConfig, eligible: tuple[int, ...]
@@ -112,3 +99,13 @@ def test_base_and_chat_are_not_mistaken_for_each_other() -> None:
     with pytest.raises(ValueError, match="looks like an instruct model"):
         check_template(replace(CONFIG, chat_template=False), chat)
     check_template(replace(CONFIG, chat_template=False, allow_unused_template=True), chat)
+
+
+def test_ids_beyond_the_embedding_are_named() -> None:
+    class Damaged:
+        def get_vocab(self) -> dict[str, int]:
+            return {"a": 0, "b": 31999, "<added>": 32000}
+
+    check_vocabulary(transformers.LlamaConfig(vocab_size=32001), Damaged())
+    with pytest.raises(ValueError, match="gives '<added>' the id 32000, but the model embeds ids 0 to 31999 only"):
+        check_vocabulary(transformers.LlamaConfig(vocab_size=32000), Damaged())

@@ -15,10 +15,11 @@ import pytest
 import torch
 from hydra import compose, initialize_config_dir
 
-from inertia import generate, preset
+from inertia import Observation, TokensPrompt, generate, preset
 from inertia.backbones import embedded, load, load_tokenizer, read
 from inertia.benchmarks.example import Example
 from inertia.benchmarks.render import Renderer
+from inertia.experiments import decode
 from inertia.experiments import run as harness
 from inertia.experiments.config import RunConfig, run_config
 from inertia.paths import config_dir
@@ -114,10 +115,10 @@ def own_cache(monkeypatch, tmp_path) -> None:
 def prompts(job: RunConfig) -> dict[str, Any]:
     """Return what the harness shows the model, by example id."""
     (cell, *_) = harness.cells_of(job)
-    asker = harness.make_asker(load(job.backbone), cell.benchmark, cell.task)
+    runner = decode.task_runner(load(job.backbone), cell.benchmark, cell.task)
     count = job.benchmark.count(cell.task)
-    found = cell.benchmark.examples(cell.task, cell.length, count, asker.renderer)
-    return {each.id: asker.renderer.render(each) for each in found}
+    found = cell.benchmark.examples(cell.task, cell.length, count, runner.renderer)
+    return {each.id: runner.renderer.render(each) for each in found}
 
 
 def greedy(model: Any, ids: tuple[int, ...], count: int, ends: tuple[int, ...]) -> list[int]:
@@ -226,7 +227,7 @@ def test_evicting_equals_a_decoder_without_cache(made: Made, own_cache: None, me
     prompt = Renderer(backbone.tokenizer, backbone.chat_template).render(SHORT)
     policy = preset(method, tokens=12)
     (ours,) = generate(
-        backbone.model, torch.tensor([prompt.ids]), [policy], 6, trace=True, return_logits=True, eos_token_id=None
+        backbone.model, torch.tensor([prompt.ids]), [policy], 6, observe=Observation(trace=True, logits=True)
     )
     tokens, kept, logits = oracle.run(made.reference, prompt.ids, policy, 6)
     assert backbone.eligible_layers == made.family.eligible
@@ -242,7 +243,11 @@ def test_the_declared_precision_works(made: Made, own_cache: None) -> None:
     forced = backbone.tokenizer(" the number of the house is 1234567", add_special_tokens=False).input_ids
     policies = [preset("full_cache"), *(preset(name, tokens=12) for name in ("inertiakv", "tova_decode"))]
     full, *evicting = generate(
-        backbone.model, torch.tensor([prompt.ids]), policies, len(forced), forced_tokens=forced, return_logits=True
+        backbone.model,
+        TokensPrompt(torch.tensor([prompt.ids]), forced_tokens=forced),
+        policies,
+        len(forced),
+        observe=Observation(logits=True),
     )
     plain = backbone.model(torch.tensor([[*prompt.ids, *forced[:-1]]])).logits[0, len(prompt.ids) - 1 :].float()
     assert (full.logits - plain).norm() < 0.05 * plain.norm()

@@ -97,6 +97,31 @@ def test_missing_weights_are_an_error_not_random_numbers(config: BackboneConfig,
         load(config)
 
 
+@pytest.mark.parametrize("name", ["model.layers.2.mlp.up_proj.weight", "model.layers.0.self_attn.o_proj.bias"])
+def test_weights_without_a_place_are_refused_unless_allowed(
+    config: BackboneConfig, folder: Path, name: str
+) -> None:
+    from safetensors.torch import load_file, save_file
+
+    weights = load_file(folder / "model.safetensors")
+    weights[name] = torch.zeros(3)
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(RuntimeError, match=f"1 weights that the model has no place for .{name}"):
+        load(config)
+    assert load(replace(config, allow_unexpected_weights=True)).identity == identity(config)
+
+
+def test_a_tokenizer_with_more_ids_than_the_embedding_is_refused(config: BackboneConfig, folder: Path) -> None:
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer.add_tokens(["<one more>"])
+    tokenizer.save_pretrained(folder)
+    (folder / "model.safetensors").write_bytes(b"reading this would raise something else")
+    with pytest.raises(ValueError, match="gives '<one more>' the id 1024, but the model embeds ids 0 to 1023 only"):
+        load(config)
+
+
 def test_pickled_weights_are_not_read(config: BackboneConfig, folder: Path) -> None:
     (folder / "model.safetensors").unlink()
     torch.save({}, folder / "pytorch_model.bin")

@@ -6,10 +6,11 @@ import models
 import pytest
 import torch
 
-from inertia import Policy, generate, preset
+from inertia import Observation, Policy, Stopping, TokensPrompt, generate, preset
 from inertia.eviction.aggregation import Decoupled
 from inertia.eviction.budget import SeenRatio, Tokens
 from inertia.eviction.cache import Slots
+from inertia.eviction.protect import Protect
 from inertia.eviction.refresh import Every
 
 ARCHITECTURES = ["llama", "qwen2", "qwen3", "mistral", "gemma3", "qwen3_moe"]
@@ -89,7 +90,7 @@ def test_rows_that_end_early_do_not_disturb_the_others():
 def test_equal_policies_give_equal_results(architecture):
     network, ids = models.tiny(architecture, seed=1), models.prompt(20)
     full, tight = preset("full_cache"), preset("inertiakv", tokens=6)
-    outs = generate(network, ids, [full, tight, full, tight], 20, trace=True, return_logits=True)
+    outs = generate(network, ids, [full, tight, full, tight], 20, observe=Observation(trace=True, logits=True))
     (alone,) = generate(network, ids, [full], 20)
     assert outs[0].tokens == outs[2].tokens == alone.tokens
     assert outs[1].kept == outs[3].kept
@@ -146,8 +147,8 @@ def test_dead_slots_are_never_read(monkeypatch):
     clean = [out.tokens for out in generate(network, ids, policies, 10)]
     make = Slots.__init__
 
-    def poisoned(self, rows, capacity, like):
-        make(self, rows, capacity, like)
+    def poisoned(self, rows, capacity, keys, values):
+        make(self, rows, capacity, keys, values)
         self.keys.fill_(float("nan"))
 
     monkeypatch.setattr(Slots, "__init__", poisoned)
@@ -174,7 +175,7 @@ def test_step_one_sees_the_whole_prompt():
     """The second token's logits are those of the full cache under every policy."""
     network, ids = models.tiny(), models.prompt(40)
     full, tight = generate(
-        network, ids, [preset("full_cache"), preset("inertiakv", tokens=1)], 4, return_logits=True
+        network, ids, [preset("full_cache"), preset("inertiakv", tokens=1)], 4, observe=Observation(logits=True)
     )
     torch.testing.assert_close(full.logits[:2], tight.logits[:2], atol=0, rtol=0)
     assert not torch.allclose(full.logits[2], tight.logits[2], atol=1e-3)
@@ -184,7 +185,14 @@ def test_forced_tokens_are_fed_and_returned():
     network, ids = models.tiny(), models.prompt(18)
     forced = [7, 8, 9, 10, 11]
     policies = [preset("full_cache"), preset("inertiakv", tokens=6)]
-    full, _ = generate(network, ids, policies, 5, forced_tokens=forced, eos_token_id=9, return_logits=True)
+    full, _ = generate(
+        network,
+        TokensPrompt(ids, forced_tokens=forced),
+        policies,
+        5,
+        eos_token_id=9,
+        observe=Observation(logits=True),
+    )
     assert full.tokens == forced and full.stop == "length"
     with torch.inference_mode():
         whole = network(torch.cat([ids, torch.tensor([forced])], 1)).logits[0, 17:22]
@@ -210,8 +218,9 @@ def test_half_precision_stays_within_a_stated_tolerance(dtype, tolerance):
     """Scores and utilities are fp32 whatever the model's dtype; logits may differ by the dtype's rounding."""
     ids, forced = models.prompt(30), list(range(5, 15))
     policy = [preset("full_cache")]
-    wanted = generate(models.tiny(), ids, policy, 10, forced_tokens=forced, return_logits=True)[0].logits
-    got = generate(models.tiny().to(dtype), ids, policy, 10, forced_tokens=forced, return_logits=True)[0].logits
+    told, keep = TokensPrompt(ids, forced_tokens=forced), Observation(logits=True)
+    wanted = generate(models.tiny(), told, policy, 10, observe=keep)[0].logits
+    got = generate(models.tiny().to(dtype), told, policy, 10, observe=keep)[0].logits
     assert (wanted - got).abs().max() < tolerance * wanted.abs().max()
     outs = generate(models.tiny().to(dtype), ids, MIXED, 10)
     assert all(len(out.tokens) == 10 for out in outs)
@@ -232,29 +241,42 @@ def test_nan_scores_stop_the_run():
         ({"policies": []}, "at least one Policy"),
         ({"policies": ["inertiakv"]}, "inertia.preset"),
         ({"max_new_tokens": 0}, "max_new_tokens=0"),
-        ({"forced_tokens": [1, 2]}, "forced_tokens has 2"),
+        ({"input_ids": TokensPrompt(models.prompt(9), forced_tokens=[1, 2])}, "forced_tokens has 2"),
+        ({"input_ids": TokensPrompt(models.prompt(9), forced_tokens=[5, 6, 7, 200])}, "from 5 to 200"),
         ({"input_ids": torch.zeros(1, 4095, dtype=torch.long)}, "window of 4096"),
-        (
-            {"policies": [Policy(budget=Tokens(4), protect=__import__("inertia").eviction.protect.Protect(sinks=2))]},
-            None,
-        ),
+        ({"input_ids": torch.tensor([[5, 97]])}, "from 5 to 97, but the model embeds 0 to 96"),
+        ({"input_ids": torch.tensor([[-1, 9]])}, "from -1 to 9, but the model embeds 0 to 96"),
+        ({"input_ids": torch.tensor([[5.0, 9.0]])}, "float32; give integers"),
+        ({"input_ids": []}, "no prompt"),
+        ({"input_ids": [models.prompt(9), torch.ones(1, 5)]}, "float32; give integers"),
+        ({"stopping": Stopping(4)}, "either max_new_tokens"),
+        ({"max_new_tokens": None}, "either max_new_tokens"),
+        ({"max_new_tokens": None, "stopping": Stopping(4), "eos_token_id": 3}, "either max_new_tokens"),
+        ({"max_new_tokens": None, "stopping": Stopping(4, stop_strings=("x",))}, "tokenizer"),
+        ({"trace": True, "observe": Observation(logits=True)}, "either trace=True or observe"),
     ],
 )
 def test_bad_calls_say_what_is_wrong(change, message):
-    call = {
-        "input_ids": models.prompt(9),
-        "policies": [preset("full_cache")],
-        "max_new_tokens": 4,
-        **change,
-    }
-    if message is None:
-        assert generate(models.tiny(), call["input_ids"], call["policies"], 4)
-        return
+    call = {"input_ids": models.prompt(9), "policies": [preset("full_cache")], "max_new_tokens": 4, **change}
     with pytest.raises(ValueError, match=message):
-        generate(
-            models.tiny(),
-            call["input_ids"],
-            call["policies"],
-            call["max_new_tokens"],
-            forced_tokens=call.get("forced_tokens"),
-        )
+        generate(models.tiny(), **call)
+
+
+def test_as_many_slots_may_be_protected_as_the_budget_has():
+    policy = Policy(budget=Tokens(4), protect=Protect(sinks=2))
+    assert generate(models.tiny(), models.prompt(9), [policy], 4)
+
+
+def test_a_model_in_training_mode_is_in_it_again_afterwards_and_answers_as_in_eval_mode():
+    network, policies = models.tiny(attention_dropout=0.5), [preset("full_cache"), preset("inertiakv", tokens=9)]
+    (wanted, evicted) = (each.tokens for each in generate(network, models.prompt(30), policies, 12))
+    network.train()
+    network.model.layers[1].eval()
+    modes = [module.training for module in network.modules()]
+    for _ in range(2):
+        assert [each.tokens for each in generate(network, models.prompt(30), policies, 12)] == [wanted, evicted]
+    assert [module.training for module in network.modules()] == modes
+    with pytest.raises(FloatingPointError):
+        network.model.layers[1].self_attn.q_proj.weight.data[0, 0] = float("nan")
+        generate(network, models.prompt(30), policies, 12)
+    assert [module.training for module in network.modules()] == modes

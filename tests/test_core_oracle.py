@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inertia import Policy, generate, preset
+from inertia import Observation, Policy, generate, preset
 from inertia.eviction.aggregation import (
     CoupledEMA,
     Cumulative,
@@ -63,7 +63,7 @@ def model(architecture, **shape):
 
 
 def compare(network, ids, policy, steps=STEPS):
-    (ours,) = generate(network, ids, [policy], steps, trace=True, return_logits=True)
+    (ours,) = generate(network, ids, [policy], steps, observe=Observation(trace=True, logits=True))
     tokens, kept, logits = oracle.run(network, ids[0].tolist(), policy, steps)
     assert ours.tokens == tokens
     assert ours.kept == kept

@@ -281,11 +281,11 @@ def test_parts_that_do_not_fit_are_refused(make):
 
 
 def test_every_method_states_source_settings_and_cost():
-    from inertia.methods import cost, settings_of
+    from inertia.methods import about, cost, settings_of
 
-    for name, make in METHODS.items():
-        policy = make()
-        assert "Source:" in make.__doc__ or name == "full_cache", name
+    for name in METHODS:
+        policy = preset(name)
+        assert "Source:" in about(name) or name == "full_cache", name
         assert settings_of(name) or name == "full_cache"
         words = cost(policy)
         assert ("B + 1 slots" in words) == policy.evicts, name

@@ -8,12 +8,12 @@ import models
 import pytest
 import torch
 
-from inertia import Execution, Policy, generate, preset
-from inertia.decoding.generation import near_choices
+from inertia import Execution, Observation, Policy, generate, preset
+from inertia.decoding.batches import near_choices
 from inertia.eviction.aggregation import Decoupled
 from inertia.eviction.budget import Ratio, SeenRatio, Tokens
+from inertia.eviction.keep_sets import near_tie
 from inertia.eviction.prefill_rule import Prefill
-from inertia.eviction.units import near_tie
 from inertia.prefill.adakv import AdaKV
 from inertia.prefill.snapkv import SnapKV
 
@@ -30,7 +30,8 @@ ARCHITECTURES = ["llama", "qwen3", "gemma3"]
 
 
 def decoded(network, ids, policies=POLICIES, new=14, **execution):
-    return generate(network, ids, policies, new, trace=True, return_logits=True, execution=Execution(**execution))
+    observe = Observation(trace=True, logits=True)
+    return generate(network, ids, policies, new, observe=observe, execution=Execution(**execution))
 
 
 def same(found, expected):

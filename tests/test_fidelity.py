@@ -16,12 +16,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inertia import Policy, generate, preset
+from inertia import Observation, Policy, generate, preset
 from inertia.backbones import Backbone
 from inertia.backbones.tiny import tiny_model
 from inertia.backbones.tiny_tokenizer import tiny_tokenizer
 from inertia.benchmarks.example import Example
-from inertia.benchmarks.reference_answer import reference_answer
 from inertia.benchmarks.registry import Benchmark
 from inertia.benchmarks.render import Renderer
 from inertia.benchmarks.sources import Source
@@ -29,7 +28,7 @@ from inertia.eviction.aggregation import CoupledEMA, Decoupled, TimeEMA
 from inertia.eviction.budget import Tokens, Unlimited
 from inertia.eviction.layers import layers_of
 from inertia.eviction.prefill_rule import Prefill
-from inertia.experiments.answers import Asker
+from inertia.experiments.answers import TaskRunner
 from inertia.measure import fidelity
 from inertia.measure.fidelity import Comparison, Followed, with_fidelity
 from inertia.prefill.capture import scores_of
@@ -67,7 +66,7 @@ EXAMPLE = Example(
 
 
 @cache
-def asker(architecture="llama", benchmark="ruler", chat=True, seed=0, dtype=torch.float32, source=None):
+def runner(architecture="llama", benchmark="ruler", chat=True, seed=0, dtype=torch.float32, source=None):
     model, tokenizer = tiny_model(architecture, seed=seed, dtype=dtype), tiny_tokenizer()
     backbone = Backbone(
         name="tiny",
@@ -80,7 +79,7 @@ def asker(architecture="llama", benchmark="ruler", chat=True, seed=0, dtype=torc
         eligible_layers=layers_of(model.config).eligible,
         chat_template=chat,
     )
-    return Asker(backbone, Renderer(tokenizer, chat), Benchmark(benchmark, 0, source))
+    return TaskRunner(backbone, Renderer(tokenizer, chat), Benchmark(benchmark, 0, source))
 
 
 def measured(who, example, policies):
@@ -119,7 +118,7 @@ def divergence(full, ours):
 
 @pytest.mark.parametrize("architecture", ["llama", "gemma3", "qwen3_moe"])
 def test_every_token_equals_the_decoder_without_cache(architecture):
-    who, policies = asker(architecture), {**DECODE, **COMPRESSED}
+    who, policies = runner(architecture), {**DECODE, **COMPRESSED}
     found = measured(who, EXAMPLE, list(policies.values()))
     prompt, path = found[0].prompt, found[0].generation.tokens
     told = who.backbone.tokenizer(" 1234567", add_special_tokens=False)["input_ids"]
@@ -152,7 +151,7 @@ def test_every_token_equals_the_decoder_without_cache(architecture):
 
 
 def test_the_full_cache_is_exactly_itself_and_so_are_the_first_two_of_all_that_act_while_decoding():
-    found = dict(zip(DECODE, measured(asker(), EXAMPLE, list(DECODE.values())), strict=True))
+    found = dict(zip(DECODE, measured(runner(), EXAMPLE, list(DECODE.values())), strict=True))
     full = found["full_cache"]
     assert full.metrics["fidelity_kl"] == full.metrics["fidelity_kl_total"] == full.metrics["reference_nll_rise"] == 0.0
     assert full.metrics["fidelity_agreement"] == 1.0
@@ -163,7 +162,7 @@ def test_the_full_cache_is_exactly_itself_and_so_are_the_first_two_of_all_that_a
 
 
 def test_what_the_answer_held_before_stays():
-    who = asker()
+    who = runner()
     before = who.answers(EXAMPLE, [DECODE["inertiakv"]], 0)
     before = [replace(before[0], metrics={"mine": 1.0}, telemetry={"fact": 2})]
     (after,) = with_fidelity(who, EXAMPLE, [DECODE["inertiakv"]], before, 0)
@@ -178,7 +177,7 @@ def test_what_the_answer_held_before_stays():
 
 @pytest.mark.parametrize("architecture", ["llama", "gemma3"])
 def test_a_policy_measured_alone_gives_what_it_gives_among_others_in_any_order(architecture):
-    who = asker(architecture)
+    who = runner(architecture)
     policies = [*COMPRESSED.values(), *DECODE.values(), DECODE["inertiakv"], DECODE["full_cache"]]
     together = measured(who, EXAMPLE, policies)
     backwards = measured(who, EXAMPLE, policies[::-1])[::-1]
@@ -193,7 +192,7 @@ def test_a_policy_measured_alone_gives_what_it_gives_among_others_in_any_order(a
 def test_answers_of_one_or_two_tokens_have_no_fidelity_and_say_so(limit, counted):
     example = replace(EXAMPLE, max_new_tokens=limit)
     policies = [DECODE["full_cache"], DECODE["inertiakv"], COMPRESSED["context"]]
-    for answer in measured(asker(), example, policies):
+    for answer in measured(runner(), example, policies):
         numbers = answer.metrics
         assert numbers["fidelity_tokens"] == numbers["reference_tokens"] == counted
         names = set(numbers) - {"fidelity_tokens", "reference_tokens"}
@@ -205,7 +204,7 @@ def test_answers_of_one_or_two_tokens_have_no_fidelity_and_say_so(limit, counted
 
 @pytest.mark.parametrize("where", [1, 2, 5])
 def test_the_followed_answer_ends_with_its_eos_and_counts_it(where):
-    who = asker(seed=4)
+    who = runner(seed=4)
     (free,) = who.answers(EXAMPLE, [DECODE["full_cache"]], 0)
     tokens = free.generation.tokens
     assert tokens.index(tokens[where - 1]) == where - 1, "the test needs a first token of its kind"
@@ -219,17 +218,17 @@ def test_the_followed_answer_ends_with_its_eos_and_counts_it(where):
 
 def test_the_full_cache_is_decoded_only_where_it_is_not_among_the_policies(monkeypatch):
     calls = []
-    real = Asker.generate
+    real = TaskRunner.generate
 
     def watched(self, prompt, policies, *rest, **named):
         calls.append((len(policies), "forced_tokens" in named))
         return real(self, prompt, policies, *rest, **named)
 
-    monkeypatch.setattr(Asker, "generate", watched)
-    measured(asker(), EXAMPLE, [DECODE["inertiakv"], DECODE["full_cache"]])
+    monkeypatch.setattr(TaskRunner, "generate", watched)
+    measured(runner(), EXAMPLE, [DECODE["inertiakv"], DECODE["full_cache"]])
     assert calls == [(2, False), (2, True), (2, True)]
     calls.clear()
-    measured(asker(), EXAMPLE, [DECODE["inertiakv"]])
+    measured(runner(), EXAMPLE, [DECODE["inertiakv"]])
     assert calls == [(1, False), (1, False), (2, True), (2, True)]
 
 
@@ -242,7 +241,7 @@ def test_logits_are_dropped_as_they_come(monkeypatch):
         waiting.append((len(self.waiting), len(self.full)))
 
     monkeypatch.setattr(Comparison, "__call__", watched)
-    measured(asker(), EXAMPLE, [*DECODE.values(), *COMPRESSED.values()])
+    measured(runner(), EXAMPLE, [*DECODE.values(), *COMPRESSED.values()])
     # Policies that compress start before the plain prompt does; nothing else ever waits.
     assert max(held for held, _ in waiting) == 2 * len(COMPRESSED)
     assert waiting[-1] == (0, 8) and max(full for _, full in waiting) == NEW
@@ -281,7 +280,7 @@ def test_a_decoder_may_use_its_logits_again():
 
 
 def test_half_precision_models_are_compared_in_double():
-    who = asker(dtype=torch.bfloat16)
+    who = runner(dtype=torch.bfloat16)
     full, other = measured(who, EXAMPLE, [DECODE["full_cache"], DECODE["inertiakv"]])
     assert full.metrics["fidelity_kl"] == 0.0
     assert other.metrics["fidelity_kl"] > 1e-4
@@ -326,8 +325,10 @@ def test_on_logits_sees_what_return_logits_keeps_and_the_full_cache_first():
         ids,
         policies,
         7,
-        return_logits=True,
-        on_logits=lambda policy, token, logits: seen.setdefault((policy, token), logits.clone()),
+        observe=Observation(
+            logits=True,
+            on_logits=lambda policy, token, logits: seen.setdefault((policy, token), logits.clone()),
+        ),
     )
     assert set(seen) == {(policy, token) for policy in range(4) for token in range(7)}
     for policy, out in enumerate(outs):
@@ -360,7 +361,7 @@ def v2(tmp_path, task):
     file = tmp_path / "rows.json"
     file.write_text(json.dumps([V2_ROW]))
     source = Source(kind="path", path=str(file))
-    who = asker(benchmark="longbench_v2", source=source)
+    who = runner(benchmark="longbench_v2", source=source)
     (example,) = who.benchmark.examples(task, None, 1, who.renderer)
     return who, example
 
@@ -392,7 +393,7 @@ def test_of_two_calls_the_one_with_the_document_is_followed(tmp_path):
 
 
 def test_stop_strings_and_least_lengths_end_the_followed_answer_as_they_end_any():
-    who = asker(benchmark="longbench", chat=False)
+    who = runner(benchmark="longbench", chat=False)
     (free,) = who.free(EXAMPLE, [DECODE["full_cache"]], 0)
     pieces = [who.backbone.tokenizer.decode(free.generation.tokens[: n + 1]) for n in range(NEW)]
     stop = pieces[4][len(pieces[3]) :]
@@ -422,7 +423,7 @@ def test_stop_strings_and_least_lengths_end_the_followed_answer_as_they_end_any(
     ],
 )
 def test_the_reference_is_written_as_its_benchmark_states_it(benchmark, task, references, text):
-    assert reference_answer(benchmark, replace(EXAMPLE, task=task, references=references)) == text
+    assert Benchmark(benchmark, 0).reference_answer(replace(EXAMPLE, task=task, references=references)) == text
 
 
 @pytest.mark.parametrize(
@@ -430,7 +431,7 @@ def test_the_reference_is_written_as_its_benchmark_states_it(benchmark, task, re
     [(True, " the key is", " red house"), (True, "", "red house"), (True, "is: ", "red house")],
 )
 def test_a_blank_stands_before_the_reference_where_the_prompt_ends_in_a_word(chat, prefix, text):
-    who = asker(chat=chat)
+    who = runner(chat=chat)
     example = replace(EXAMPLE, answer_prefix=prefix, references=(" red house\n",))
     ids = fidelity.reference_ids(who, example, who.renderer.render(example))
     assert ids == who.backbone.tokenizer(text, add_special_tokens=False)["input_ids"]
@@ -439,7 +440,7 @@ def test_a_blank_stands_before_the_reference_where_the_prompt_ends_in_a_word(cha
 @pytest.mark.parametrize("references", [(), ("",), (" \n",), ("7",)])
 def test_a_reference_that_is_missing_or_short_has_no_likelihood(references):
     full, other = measured(
-        asker(), replace(EXAMPLE, references=references), [DECODE["full_cache"], DECODE["inertiakv"]]
+        runner(), replace(EXAMPLE, references=references), [DECODE["full_cache"], DECODE["inertiakv"]]
     )
     for answer in (full, other):
         assert answer.metrics["reference_tokens"] == 0
@@ -450,9 +451,9 @@ def test_a_reference_that_is_missing_or_short_has_no_likelihood(references):
 
 def test_a_reference_longer_than_an_answer_may_be_is_cut_and_marked():
     example = replace(EXAMPLE, references=("1234567890123",))
-    (answer,) = measured(asker(), example, [DECODE["inertiakv"]])
+    (answer,) = measured(runner(), example, [DECODE["inertiakv"]])
     seen = answer.telemetry["fidelity"]
     assert (seen["reference_tokens"], seen["reference_cut"]) == (NEW, True)
-    (whole,) = measured(asker(), EXAMPLE, [DECODE["inertiakv"]])
+    (whole,) = measured(runner(), EXAMPLE, [DECODE["inertiakv"]])
     assert whole.telemetry["fidelity"]["reference_cut"] is False
     assert seen["reference"]["nll"][:6] == pytest.approx(whole.telemetry["fidelity"]["reference"]["nll"], abs=1e-5)

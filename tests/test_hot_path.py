@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from inertia import Policy, generate, preset
+from inertia import Observation, Policy, TokensPrompt, generate, preset
 from inertia.eviction.aggregation import Decoupled
 from inertia.eviction.budget import Tokens
 from inertia.eviction.cache import PromptCache
@@ -67,7 +67,8 @@ def steps_of(policy, budget, steps=6):
             ops.__enter__()
 
     try:
-        generate(network, ids, [policy], 3 + steps, forced_tokens=[5] * (3 + steps), on_logits=started)
+        told = TokensPrompt(ids, forced_tokens=[5] * (3 + steps))
+        generate(network, told, [policy], 3 + steps, observe=Observation(on_logits=started))
     finally:
         ops.__exit__(None, None, None)
     assert made == list(range(3 + steps))
@@ -104,21 +105,23 @@ def test_nothing_grows_with_the_number_of_steps():
 
 def test_the_full_cache_is_gone_right_after_the_cut(monkeypatch):
     seen, alive = [], {}
-    update = PromptCache.update
+    write = PromptCache.write
 
-    def watched(self, keys, values, layer_idx, *rest, **named):
-        found = update(self, keys, values, layer_idx, *rest, **named)
+    def watched(self, layer_idx, keys, values):
+        found = write(self, layer_idx, keys, values)
         layer = self.layers[layer_idx]
         seen.extend([weakref.ref(layer.keys), weakref.ref(layer.values)])
         return found
 
-    monkeypatch.setattr(PromptCache, "update", watched)
+    monkeypatch.setattr(PromptCache, "write", watched)
 
     def count(number, token, logits):
         gc.collect()
         alive[token] = sum(ref() is not None for ref in seen)
 
-    generate(models.tiny(), models.prompt(60), [preset("inertiakv", tokens=10)], 5, on_logits=count)
+    generate(
+        models.tiny(), models.prompt(60), [preset("inertiakv", tokens=10)], 5, observe=Observation(on_logits=count)
+    )
     assert alive[1] == len(seen) == 6  # step 1 reads the prompt's own tensors
     assert alive[2] == alive[4] == 0
 
@@ -129,7 +132,7 @@ def test_the_first_step_makes_no_second_copy_of_the_prompt():
     def between(number, token, logits):
         ops.__enter__() if token == 0 else ops.__exit__(None, None, None) if token == 1 else None
 
-    generate(network, ids, [preset("inertiakv", tokens=10)], 2, on_logits=between)
+    generate(network, ids, [preset("inertiakv", tokens=10)], 2, observe=Observation(on_logits=between))
     assert ops.calls
     copies = {op: size for op, size in ops.largest.items() if size >= 200 * HEADS * HEAD_DIM}
     assert not copies

@@ -28,14 +28,18 @@ from tqdm import tqdm
 from inertia.experiments import cli, indices
 from inertia.experiments import run as harness
 from inertia.experiments.config import run_config
-from inertia.experiments.launchers import ambient, progress, ray_tasks, settings, slurm_queue, submitit_jobs
+from inertia.experiments.launchers import ambient, ray_tasks, settings, slurm_queue, submitit_jobs
+from inertia.experiments.launchers import progress as job_progress
 from inertia.experiments.launchers.launch import check, launch
 from inertia.experiments.launchers.payload import Payload, divide, run_payload
 from inertia.experiments.launchers.polling import WorkFailed, follow
 from inertia.experiments.launchers.settings import KINDS, Local, Ray, Submitit, from_mapping
 from inertia.experiments.shards import Shard, parse
 from inertia.paths import config_dir
-from inertia.records import canonical_hash, read_cells
+from inertia.records import canonical_hash, listed, read_cells
+from inertia.records.progress import progress
+from inertia.records.store import files
+from inertia.records.writer import writing
 
 ROOT = Path(__file__).resolve().parents[1]
 SMALL = (
@@ -218,18 +222,36 @@ def test_a_machine_with_other_code_or_data_is_refused(tmp_path):
         run_payload(work)
 
 
-def test_the_index_does_not_depend_on_who_writes_it_last(results):
+def test_what_is_listed_does_not_depend_on_who_lists_it_last(results):
     configs = [replace(config, experiment_name="mine", profile_name="tiny") for config in jobs(examples=1)]
     cells = [cell for config in configs for cell in harness.cells_of(config)]
-    indices.write_indices(cells)
-    path = results / "experiments" / "mine__tiny.json"
-    before = path.read_bytes()
+    runs = results / "runs"
+
+    def write(some):
+        with writing(runs, "local", dict) as writer:
+            harness.write_listings(writer, some)
+
+    write(cells)
+    before = listed(runs)
+    assert [entry["cell_id"] for entry in before["mine", "tiny"]] == sorted(cell.id for cell in cells)
     for some in ([cells[2]], cells[1:3], list(reversed(cells))):
-        indices.write_indices(some)
-        assert path.read_bytes() == before
+        assert indices.listings(runs, some) == []
     changed = [cell for config in configs for cell in harness.cells_of(replace(config, label="other"))]
-    indices.write_indices(changed)
-    assert path.read_bytes() != before
+    write(changed)
+    assert {entry["axes"]["method"] for entry in listed(runs)["mine", "tiny"]} == {"other"}
+
+
+def test_cells_of_another_backbone_are_listed_beside_it(results, caplog):
+    configs = [replace(config, experiment_name="mine", profile_name="tiny") for config in jobs(examples=1)]
+    other = [replace(each, backbone=replace(each.backbone, name="other")) for each in configs]
+    for some in (configs, other, configs):
+        with writing(results / "runs", "local", dict) as writer:
+            harness.write_listings(writer, [cell for config in some for cell in harness.cells_of(config)])
+    assert {key: len(entries) for key, entries in listed(results / "runs").items()} == {
+        ("mine", "tiny"): 4,
+        ("mine", "tiny-other"): 4,
+    }
+    assert "listed as profile tiny-other" in caplog.text
 
 
 # How it is followed
@@ -299,15 +321,16 @@ def test_an_interrupt_stops_what_was_started(no_sleep, capsys):
 def test_the_bar_counts_answers_of_other_processes_and_reads_what_changed_only(results, monkeypatch):
     configs = jobs(examples=2)
     cells = [cell for config in configs for cell in harness.cells_of(config)]
-    seen, read = progress.Progress(results, cells), []
-    real = progress.recorded_ids
-    monkeypatch.setattr(progress, "recorded_ids", lambda root, name: read.append(name) or real(root, name))
+    seen, read = job_progress.Progress(results / "runs", cells), []
+    real = job_progress.progress
+    counted = lambda paths, *rest, **how: read.append(paths) or real(paths, *rest, **how)  # noqa: E731
+    monkeypatch.setattr(job_progress, "progress", counted)
     assert seen.count() == 0
     harness.run(jobs(shard="1/2", examples=2))
-    assert seen.count() == 4 and len(read) == 4
-    assert seen.count() == 4 and len(read) == 4, "unchanged files were read again"
+    assert seen.count() == 4 and len(read) == 1
+    assert seen.count() == 4 and len(read) == 1, "an unchanged file was read again"
     harness.run(jobs(shard="2/2", examples=2))
-    assert seen.count() == 8
+    assert seen.count() == 8 and len(read) == 2
     (results / "runs").rename(results / "gone")
     assert seen.count() == 0
 
@@ -363,6 +386,12 @@ def ended(process):
     return process.returncode, out, err
 
 
+def recorded(results):
+    """Return how many examples of how many cells are recorded."""
+    known, _ = progress(files(results / "runs"), check=False)
+    return sum(len(each.good) for each in known.values())
+
+
 LOCAL_JOBS = ("launcher=submitit", "launcher.cluster=local", "launcher.gpus_per_node=0", "launcher.groups_per_job=2")
 
 
@@ -379,14 +408,14 @@ def test_processes_of_this_machine_give_the_records_of_one_run(undisturbed, resu
 
 
 @pytest.mark.slow
-def test_a_preempted_job_goes_back_into_the_queue_and_on_from_its_journal(undisturbed, results):
+def test_a_preempted_job_goes_back_into_the_queue_and_on_from_its_records(undisturbed, results):
     process = submit(LOCAL_JOBS, results)
     deadline = time.monotonic() + 120
-    while not list((results / "runs").glob("*/samples.jsonl")) if (results / "runs").exists() else True:
+    while not recorded(results):
         assert time.monotonic() < deadline and process.poll() is None
         time.sleep(0.02)
-    (first, *_) = (results / "runs").glob(".c*.lock")
-    os.kill(int(first.read_text()), signal.SIGUSR2)
+    (claim,) = (results / "runs" / "locks").glob("*.claim")
+    os.kill(json.loads(claim.read_text())["pid"], signal.SIGUSR2)
     code, out, err = ended(process)
     assert code == 0, err
     assert canonical_hash(results / "runs") == undisturbed
@@ -397,7 +426,7 @@ def test_a_preempted_job_goes_back_into_the_queue_and_on_from_its_journal(undist
 @pytest.mark.slow
 def test_a_job_that_dies_is_said_with_its_log_and_what_it_did_stays(undisturbed, results):
     """It dies in the second of its groups."""
-    code, out, err = ended(submit(LOCAL_JOBS, results, fault="group-synced:4"))
+    code, out, err = ended(submit(LOCAL_JOBS, results, fault="committed:8"))
     assert code == 1
     assert json.loads(out.splitlines()[-1]) == {"cells": 4, "sealed": 2, "incomplete": 2}
     assert err.count("ended without a result") == 2 and "its log:" in err
@@ -408,9 +437,9 @@ def test_a_job_that_dies_is_said_with_its_log_and_what_it_did_stays(undisturbed,
 @pytest.mark.slow
 def test_two_jobs_never_write_one_cell(undisturbed, results):
     """The first is stopped in the middle of an example, with its locks held, until the second has ended."""
-    holder = submit((), results, fault="group-synced:1:SIGSTOP")
+    holder = submit((), results, fault="committed:3:SIGSTOP")
     deadline = time.monotonic() + 120
-    while not list((results / "runs").glob("groups/*.jsonl")) if (results / "runs").exists() else True:
+    while not recorded(results):
         assert time.monotonic() < deadline and holder.poll() is None
         time.sleep(0.05)
     time.sleep(1)
@@ -510,6 +539,7 @@ def test_a_job_has_ended_when_the_queue_says_so_or_has_forgotten_it(said, expect
     "squeue, expected",
     [
         ('echo "4000_0|RUNNING"; echo "4000_1|PENDING"', {"4000_0": "RUNNING", "4000_1": "PENDING"}),
+        ('echo "4000_[0-7%2]|CANCELLED"', {"4000_0": "CANCELLED", "4000_1": "CANCELLED"}),
         ("echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1", {}),
         ("echo 'slurm_load_jobs error: Unable to contact slurm controller' >&2; exit 1", None),
         ('echo "$@" | grep -q -- "--jobs=4000$" && echo "4000_0|FAILED"', {"4000_0": "FAILED"}),
@@ -624,7 +654,7 @@ def test_what_libraries_write_to_the_error_stream_goes_into_a_file_and_ours_does
 def test_ray_gives_the_records_of_one_run_and_a_dead_worker_is_started_again(undisturbed, results):
     """Each worker dies after the first example that it records; what follows goes on from there."""
     words = ("launcher=ray", "launcher.num_gpus=0", "launcher.num_cpus=1", "launcher.retries=4")
-    code, out, err = ended(submit(words, results, fault="group-synced:1"))
+    code, out, err = ended(submit(words, results, fault="committed:3"))
     assert code == 0, err
     assert json.loads(out.splitlines()[-1]) == {"cells": 4, "sealed": 4, "incomplete": 0}
     assert canonical_hash(results / "runs") == undisturbed

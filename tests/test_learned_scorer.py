@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import json
 import shutil
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,26 +17,15 @@ from safetensors.torch import load_file, save_file
 from scipy.stats import spearmanr
 from test_scorers import assert_agrees, in_every_scope, make
 
+import train_scorer
 from inertia.decoding.generation import generate
+from inertia.decoding.request import TokensPrompt
 from inertia.eviction.budget import Tokens
 from inertia.eviction.describe import describe
+from inertia.eviction.layer_view import LayerView
 from inertia.eviction.policy import Policy
 from inertia.eviction.scorers.learned import Learned, widths
-from inertia.eviction.view import LayerView
 from inertia.methods import preset
-
-SCRIPT = Path(__file__).resolve().parents[1] / "scripts" / "train_scorer.py"
-
-
-@pytest.fixture(scope="module")
-def script():
-    """The training script as a module."""
-    spec = importlib.util.spec_from_file_location("train_scorer", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    yield module
-    del sys.modules[spec.name]
 
 
 def weights_file(path, query_width, key_width, rank=64, seed=0, **extra):
@@ -84,7 +71,7 @@ def test_the_same_positions_survive_as_under_the_oracle(tmp_path, architecture):
     path = weights_file(tmp_path / "w.safetensors", 32, 16)
     forced = prompt(6, seed=5)[0].tolist()
     policies = in_every_scope(Learned(path))
-    results = generate(model, prompt(15), policies, 6, trace=True, forced_tokens=forced)
+    results = generate(model, TokensPrompt(prompt(15), forced_tokens=forced), policies, 6, trace=True)
     for policy, result in zip(policies, results, strict=True):
         slow = oracle_scores.scores()
         _, kept, _ = oracle.run(model, prompt(15)[0].tolist(), policy, 6, forced=forced, scores=slow)
@@ -189,24 +176,24 @@ def test_a_model_of_another_shape_is_refused_before_the_prefill(tmp_path):
 QUICK = {"count": 8, "length": 64, "steps": 5, "epochs": 6, "learning_rate": 3e-3}
 
 
-def quick_prompts(script, count=8, seed=1):
-    return script.synthetic(range(3, 97), 64, count, seed)
+def quick_prompts(count=8, seed=1):
+    return train_scorer.synthetic(range(3, 97), 64, count, seed)
 
 
-def test_synthetic_prompts_hide_the_answer_to_their_question(script):
-    prompts = quick_prompts(script)
+def test_synthetic_prompts_hide_the_answer_to_their_question():
+    prompts = quick_prompts()
     assert [len(ids) for ids in prompts] == [64] * 8
-    assert prompts == quick_prompts(script) != quick_prompts(script, seed=2)
+    assert prompts == quick_prompts() != quick_prompts(seed=2)
     for ids in prompts:
         question = ids[-4:]
         assert question in [ids[start : start + 4] for start in range(60)]
         assert all(3 <= token < 97 for token in ids)
 
 
-def test_a_trace_holds_what_the_model_saw(script):
+def test_a_trace_holds_what_the_model_saw():
     model = tiny("llama", layers=2, query_heads=4, kv_heads=2)
     ids = prompt(12)[0].tolist()
-    traces = script.collect(model, ids, 4)
+    traces = train_scorer.collect(model, ids, 4)
     assert len(traces) == 2
     forced = generate(model, torch.tensor([ids]), [preset("full_cache")], 5)[0].tokens
     every = ids + forced[:4]
@@ -218,28 +205,28 @@ def test_a_trace_holds_what_the_model_saw(script):
             torch.testing.assert_close(trace.queries[step], seen[layer].query.flatten())
             torch.testing.assert_close(trace.attention[step, :tokens], seen[layer].weights.mean(0))
             assert not trace.attention[step, tokens:].any()
-            assert script.visible(trace)[step].tolist() == [True] * tokens + [False] * (16 - tokens)
+            assert train_scorer.visible(trace)[step].tolist() == [True] * tokens + [False] * (16 - tokens)
             if step == 3:
                 keys = torch.cat(list(seen[layer].keys), dim=-1)
                 torch.testing.assert_close(trace.keys, keys)
 
 
-def test_layers_are_chosen_by_name_or_index(script):
+def test_layers_are_chosen_by_name_or_index():
     model = tiny("gemma3", layers=3, query_heads=4, kv_heads=2)
-    all_layers = script.collect(model, prompt(9)[0].tolist(), 2)
-    middle = script.collect(model, prompt(9)[0].tolist(), 2, "middle")
-    two = script.collect(model, prompt(9)[0].tolist(), 2, "0,1")
+    all_layers = train_scorer.collect(model, prompt(9)[0].tolist(), 2)
+    middle = train_scorer.collect(model, prompt(9)[0].tolist(), 2, "middle")
+    two = train_scorer.collect(model, prompt(9)[0].tolist(), 2, "0,1")
     assert (len(all_layers), len(middle), len(two)) == (3, 1, 2)
     torch.testing.assert_close(middle[0].keys, all_layers[1].keys)
     for layers in ("3", "first", "-1", ""):
         with pytest.raises(ValueError, match=r"layers=.*0\.\.2"):
-            script.collect(model, prompt(9)[0].tolist(), 2, layers)
+            train_scorer.collect(model, prompt(9)[0].tolist(), 2, layers)
 
 
-def test_the_loss_is_squared_error_plus_a_tenth_of_the_divergence(script):
-    settings = script.Settings(**QUICK)
-    trace = script.collect(tiny("llama", layers=1, query_heads=4, kv_heads=2), prompt(7)[0].tolist(), 3)[0]
-    head = script.initial(32, 16, replace(settings, rank=3))
+def test_the_loss_is_squared_error_plus_a_tenth_of_the_divergence():
+    settings = train_scorer.Settings(**QUICK)
+    trace = train_scorer.collect(tiny("llama", layers=1, query_heads=4, kv_heads=2), prompt(7)[0].tolist(), 3)[0]
+    head = train_scorer.initial(32, 16, replace(settings, rank=3))
     total = 0.0
     for step in range(3):
         tokens = 8 + step
@@ -249,23 +236,20 @@ def test_the_loss_is_squared_error_plus_a_tenth_of_the_divergence(script):
         for i in range(tokens):
             p, q = float(trace.attention[step, i]), float(exponentials[i] / sum(exponentials))
             total += (q - p) ** 2 + 0.1 * p * (torch.tensor(p).log() - torch.tensor(q).log()).item()
-    assert script.loss_of(head, trace, settings).item() == pytest.approx(total / 3, rel=1e-3)
+    assert train_scorer.loss_of(head, trace, settings).item() == pytest.approx(total / 3, rel=1e-3)
 
 
-def test_spearman_is_that_of_scipy(script):
+def test_overlap_of_the_top_shares():
     first = torch.randn(50, generator=torch.Generator().manual_seed(0))
-    second = first + torch.randn(50, generator=torch.Generator().manual_seed(1))
-    assert script.spearman(first, second) == pytest.approx(float(spearmanr(first, second).statistic))
-    assert script.spearman(first, -first) == pytest.approx(-1)
-    assert script.jaccard(first, first, 0.1) == 1
-    assert script.jaccard(torch.arange(10.0), -torch.arange(10.0), 0.5) == 0
+    assert train_scorer.jaccard(first, first, 0.1) == 1
+    assert train_scorer.jaccard(torch.arange(10.0), -torch.arange(10.0), 0.5) == 0
 
 
-def test_training_lowers_the_loss_and_raises_the_rank_correlation(script, tmp_path, capsys):
+def test_training_lowers_the_loss_and_raises_the_rank_correlation(tmp_path, capsys):
     model = tiny("llama", layers=2, query_heads=4, kv_heads=2)
-    settings = script.Settings(**QUICK)
+    settings = train_scorer.Settings(**QUICK)
     out = tmp_path / "head.safetensors"
-    report = script.run(model, quick_prompts(script), settings, out)
+    report = train_scorer.run(model, quick_prompts(), settings, out)
     assert len(report["losses"]) == 6
     assert report["losses"][-1] < 0.8 * report["losses"][0]
     assert abs(report["before"]["spearman"]) < 0.2
@@ -277,21 +261,21 @@ def test_training_lowers_the_loss_and_raises_the_rank_correlation(script, tmp_pa
     assert scorer.sha256 == report["sha256"]
     assert scorer.parameters == report["parameters"] == 64 * (32 + 16)
     # The head in the file ranks as the trained one does, through the scorer itself.
-    assert ranks_like_attention(scorer, model, script) == pytest.approx(report["after"]["spearman"], abs=1e-4)
+    assert ranks_like_attention(scorer, model) == pytest.approx(report["after"]["spearman"], abs=1e-4)
     progress = capsys.readouterr().err
     assert "tracing" in progress and "training" in progress and "<00:" in progress
-    again = script.run(model, quick_prompts(script), settings, tmp_path / "again.safetensors")
+    again = train_scorer.run(model, quick_prompts(), settings, tmp_path / "again.safetensors")
     assert again["sha256"] == report["sha256"] and again["losses"] == report["losses"]
     reseeded = replace(settings, seed=1)
-    other = script.run(model, quick_prompts(script), reseeded, tmp_path / "other.safetensors")
+    other = train_scorer.run(model, quick_prompts(), reseeded, tmp_path / "other.safetensors")
     assert other["sha256"] != report["sha256"]
 
 
-def ranks_like_attention(scorer, model, script):
+def ranks_like_attention(scorer, model):
     """Mean Spearman of the scorer's own scores with attention on the held-out prompt."""
     correlations = []
-    for layer, trace in enumerate(script.collect(model, quick_prompts(script)[-1], 5)):
-        for step, seen in enumerate(script.visible(trace)):
+    for layer, trace in enumerate(train_scorer.collect(model, quick_prompts()[-1], 5)):
+        for step, seen in enumerate(train_scorer.visible(trace)):
             keys = trace.keys[seen].view(-1, 2, 8).transpose(0, 1)[None]
             view = LayerView(
                 weights=trace.attention[step, seen].expand(1, 2, 2, -1),
@@ -304,7 +288,7 @@ def ranks_like_attention(scorer, model, script):
                 seeds=torch.zeros(1, dtype=torch.long),
             )
             score = scorer.score(view).mean(dim=1)[0]
-            correlations.append(script.spearman(score, trace.attention[step, seen]))
+            correlations.append(float(spearmanr(score, trace.attention[step, seen]).statistic))
     return sum(correlations) / len(correlations)
 
 
@@ -320,26 +304,26 @@ def ranks_like_attention(scorer, model, script):
         ({"steps": 0}, "steps=0"),
     ],
 )
-def test_settings_out_of_range_are_refused(script, change, message):
+def test_settings_out_of_range_are_refused(change, message):
     with pytest.raises(ValueError, match=message):
-        script.Settings(**change)
+        train_scorer.Settings(**change)
 
 
-def test_prompts_that_end_at_once_are_counted_and_refused(script, tmp_path):
+def test_prompts_that_end_at_once_are_counted_and_refused(tmp_path):
     model = tiny("llama", layers=1, query_heads=4, kv_heads=2)
     ends, out = list(range(97)), tmp_path / "w.safetensors"
     with pytest.raises(ValueError, match="0 of 3 prompts gave a decode step"):
-        script.run(model, quick_prompts(script, 3), script.Settings(**QUICK), out, ends)
+        train_scorer.run(model, quick_prompts(3), train_scorer.Settings(**QUICK), out, ends)
 
 
-def test_the_command_line_trains_on_a_backbone_and_leaks_no_path(script, tmp_path, capsys):
+def test_the_command_line_trains_on_a_backbone_and_leaks_no_path(tmp_path, capsys):
     texts = tmp_path / "prompts.jsonl"
     lines = [json.dumps({"text": f"Number {i} is the one after {i - 1}."}) for i in range(4)]
     texts.write_text("\n".join(lines))
     quick = ["--backbone", "tiny-random", "--count", "4", "--steps", "2", "--epochs", "1"]
     for name, prompts in (("synthetic", "synthetic"), ("texts", str(texts))):
         out = tmp_path / f"{name}.safetensors"
-        assert script.main([*quick, "--length", "64", "--prompts", prompts, "--out", str(out)]) == 0
+        assert train_scorer.main([*quick, "--length", "64", "--prompts", prompts, "--out", str(out)]) == 0
         last = json.loads(capsys.readouterr().out.splitlines()[-1])
         report = json.loads(out.with_suffix(".json").read_text())
         assert last["sha256"] == report["sha256"] == Learned(str(out)).sha256
@@ -358,8 +342,8 @@ def test_the_command_line_trains_on_a_backbone_and_leaks_no_path(script, tmp_pat
         (["--backbone", "tiny-random", "--out", "w.safetensors", "--prompts", "ruler:nonsense"], "nonsense"),
     ],
 )
-def test_the_command_line_refuses_with_a_reason(script, capsys, arguments, message):
+def test_the_command_line_refuses_with_a_reason(capsys, arguments, message):
     with pytest.raises(SystemExit) as stopped:
-        script.main(arguments)
+        train_scorer.main(arguments)
     assert stopped.value.code == 2
     assert message in capsys.readouterr().err

@@ -12,8 +12,7 @@ import pytest
 
 from inertia.lm_eval import run as lm_run
 from inertia.lm_eval.__main__ import main
-from inertia.lm_eval.output import run_name, save
-from inertia.lm_eval.samples import with_facts
+from inertia.lm_eval.results import add_telemetry, run_name, save
 from inertia.lm_eval.settings import settings
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -125,7 +124,7 @@ def test_a_log_likelihood_task_runs_under_the_full_cache_and_is_refused_under_ev
         (tiny("inertiakv", "--cache_requests", "true"), "neither lengths nor data"),
         (tiny("inertiakv", "--trust_remote_code"), "never run"),
         (tiny("inertiakv", "--wandb_args", "project=x"), "--wandb_args"),
-        (tiny("inertia"), "method 'inertia' is unknown"),
+        (tiny("inertia"), "method='inertia' is unknown"),
         (tiny("inertiakv,beta=1"), "no setting 'beta'"),
     ],
 )
@@ -161,10 +160,10 @@ def test_samples_are_matched_by_order_and_checked():
 
     facts = {("t", 0): {"prompt_hash": "a", "stop": "eos"}, ("t", 1): {"prompt_hash": "b", "stop": "length"}}
     found = results("a", "b", filters=("strict", "loose"))
-    with_facts(found, facts)
+    add_telemetry(found, facts)
     assert [row["inertia"]["stop"] for row in found["samples"]["t"]] == ["eos", "length"] * 2
     with pytest.raises(RuntimeError, match="order"):
-        with_facts(results("b", "a"), facts)
+        add_telemetry(results("b", "a"), facts)
 
 
 def test_chosen_samples_carry_their_own_telemetry(local, tmp_path, monkeypatch):
@@ -203,7 +202,7 @@ def test_files_that_were_not_written_are_an_error(tmp_path, monkeypatch):
 
 def test_registering_keeps_lm_evals_own_models_known():
     code = (
-        "from inertia.lm_eval.register import register; register(); register()\n"
+        "from inertia.lm_eval.run import register; register(); register()\n"
         "from lm_eval.api.registry import model_registry\n"
         "import sys; assert 'inertia' in model_registry and 'hf' in model_registry and 'torch' not in sys.modules"
     )

@@ -8,9 +8,8 @@ from lm_eval.api.instance import Instance
 from lm_eval.models.huggingface import HFLM
 
 from inertia.eviction.budget import Ratio
-from inertia.lm_eval.asked import ask, context_chars
 from inertia.lm_eval.model import InertiaLM, likelihood
-from inertia.lm_eval.template import templated
+from inertia.lm_eval.prompts import context_chars, fitted, templated
 from inertia.paths import config_dir
 
 TEXTS = (
@@ -69,8 +68,8 @@ def test_an_answer_ends_at_its_earliest_stop_string(full, reference):
     cut = answer(full, TEXTS[0], until=stops)
     assert cut == whole[: min(whole.index(stop) for stop in stops[:2])]
     assert [cut] == reference.generate_until([generation(TEXTS[0], until=stops)], disable_tqdm=True)
-    assert full.facts["t", 0]["stop"] == "string"
-    assert full.facts["t", 0]["new_tokens"] < 24
+    assert full.telemetry["t", 0]["stop"] == "string"
+    assert full.telemetry["t", 0]["new_tokens"] < 24
 
 
 def test_a_stop_string_that_is_a_special_token_ends_the_answer_too(full):
@@ -86,11 +85,11 @@ def test_a_stop_string_that_is_a_special_token_ends_the_answer_too(full):
         # The pad token's logit becomes that of the sixth token of the free answer, and a little more.
         weight[number] = weight[free.tokens[5]] * 1.01
         answer(full, TEXTS[0])
-        untouched = full.facts["t", 0]
+        untouched = full.telemetry["t", 0]
         answer(full, TEXTS[0], until=[token])
-        stopped = full.facts["t", 0]
+        stopped = full.telemetry["t", 0]
         answer(full, TEXTS[0], until=[token], min_new_tokens=12)
-        later = full.facts["t", 0]
+        later = full.telemetry["t", 0]
     finally:
         weight[number] = kept
     assert untouched["stop"] == "length"
@@ -104,7 +103,7 @@ def test_what_the_policy_did_is_noted_for_each_answer(small):
     answers = model.generate_until(
         [request(text, {"max_gen_toks": 8}, number=3), request(text + "Why?", {"max_gen_toks": 1}, number=4)]
     )
-    first, second = model.facts["t", 3], model.facts["t", 4]
+    first, second = model.telemetry["t", 3], model.telemetry["t", 4]
     length = len(model.tok_encode(text))
     assert (first["prompt_tokens"], first["budget_tokens"], first["retained_tokens"]) == (length, 9, 9)
     assert first["evictions"] == length + 7 - 9
@@ -209,18 +208,18 @@ def test_a_prompt_too_long_for_the_window_loses_its_start_but_not_bos(full):
     text = "one two three four five six seven eight nine ten " * 20
     whole = full.tok_encode(text)
     answer(full, text, max_gen_toks=24)
-    facts = full.facts["t", 0]
-    assert len(whole) > 96 and facts["truncated"] and facts["prompt_tokens"] == 96 - 24
-    asked = ask(full.tokenizer, text, None, 72)
+    telemetry = full.telemetry["t", 0]
+    assert len(whole) > 96 and telemetry["truncated"] and telemetry["prompt_tokens"] == 96 - 24
+    asked = fitted(full.tokenizer, text, None, 72)
     assert list(asked.ids) == [whole[0], *whole[-71:]]
-    fits = ask(full.tokenizer, text, None, len(whole))
+    fits = fitted(full.tokenizer, text, None, len(whole))
     assert list(fits.ids) == whole and not fits.truncated
-    one_less = ask(full.tokenizer, text, None, len(whole) - 1)
+    one_less = fitted(full.tokenizer, text, None, len(whole) - 1)
     assert list(one_less.ids) == [whole[0], *whole[2:]] and one_less.truncated
     assert full.get_model_info()["inertia"]["truncated"] == 1
     # A document that its task had to cut counts too.
     full.generate_until([request("short", {"max_gen_toks": 1}, doc={"kv_truncated": True})], disable_tqdm=True)
-    assert full.facts["t", 0]["truncated"]
+    assert full.telemetry["t", 0]["truncated"]
     with pytest.raises(ValueError, match="max_gen_toks"):
         answer(full, text, max_gen_toks=96)
 
@@ -230,17 +229,17 @@ def test_the_context_is_found_in_the_prompt_and_moves_with_a_cut(full):
     text = "Read: one two three four.\nfive? six"
     chars = context_chars(doc, text, "context")
     assert text[:chars] == "Read: one two three four."
-    asked = ask(full.tokenizer, text, chars, 99)
+    asked = fitted(full.tokenizer, text, chars, 99)
     shown = full.tokenizer.decode(asked.ids[: asked.context_end], skip_special_tokens=True)
     # "." and the line break may be one token; then it belongs to the question.
     assert text[:chars].startswith(shown) and len(shown) >= chars - 1
-    cut = ask(full.tokenizer, text, chars, len(asked.ids) - 2)
+    cut = fitted(full.tokenizer, text, chars, len(asked.ids) - 2)
     assert cut.ids[1 : cut.context_end] == asked.ids[3 : asked.context_end]
-    assert ask(full.tokenizer, text, chars, 3).context_end is None
+    assert fitted(full.tokenizer, text, chars, 3).context_end is None
     # BOS alone is no context; BOS and one token of it are.
     question = len(asked.ids) - asked.context_end
-    assert ask(full.tokenizer, text, chars, question + 1).context_end is None
-    assert ask(full.tokenizer, text, chars, question + 2).context_end == 2
+    assert fitted(full.tokenizer, text, chars, question + 1).context_end is None
+    assert fitted(full.tokenizer, text, chars, question + 2).context_end == 2
     assert context_chars({"context": "absent"}, text, "context") is None
     assert context_chars({}, text, "context") is None and context_chars({"context": ""}, text, "context") is None
 
@@ -250,13 +249,13 @@ def test_context_only_compression_needs_a_context(small):
     doc = {"context": "The sky is blue. " * 4}
     text = doc["context"] + "What is blue?"
     model.generate_until([request(text, {"max_gen_toks": 4}, doc=doc)], disable_tqdm=True)
-    facts = model.facts["t", 0]
-    assert facts["context_tokens"] and facts["prefill_budget_tokens"] == facts["context_tokens"] // 2
+    telemetry = model.telemetry["t", 0]
+    assert telemetry["context_tokens"] and telemetry["prefill_budget_tokens"] == telemetry["context_tokens"] // 2
     with pytest.raises(ValueError, match="question_visible=True"):
         model.generate_until([request(text, {"max_gen_toks": 4})], disable_tqdm=True)
     seen = InertiaLM(backbone=small, method="key_norm", compression_ratio=0.5, question_visible=True)
     seen.generate_until([request(text, {"max_gen_toks": 4})], disable_tqdm=True)
-    assert seen.facts["t", 0]["prefill_budget_tokens"] == seen.facts["t", 0]["prompt_tokens"] // 2
+    assert seen.telemetry["t", 0]["prefill_budget_tokens"] == seen.telemetry["t", 0]["prompt_tokens"] // 2
 
 
 # ---------------------------------------------------------------------------------------- likelihoods
@@ -337,3 +336,38 @@ def test_the_model_is_made_from_lm_evals_arguments(small):
     # What model_args say wins over the flag, where lm-eval itself would raise.
     made = InertiaLM.create_from_arg_obj({"backbone": small, "device": "cpu"}, {"device": "cuda:0", "batch_size": 1})
     assert made.device == "cpu"
+
+
+# ---------------------------------------------------------------------------------------- batches
+
+
+def several():
+    """Requests of two settings and mixed lengths, in no order."""
+    made = []
+    for number, words in enumerate((30, 4, 12, 25, 7, 3, 18, 9)):
+        text = " ".join(["The", "sky", "is", "blue."] * 8).split(" ")[:words]
+        made.append(request(" ".join(text), {"max_gen_toks": 6 + number % 2, "until": ["zz"]}, number=number))
+    return made
+
+
+@pytest.mark.parametrize(
+    "method",
+    [{"method": "full_cache"}, {"method": "inertiakv", "tokens": 9}, {"method": "random_per_head", "tokens": 7}],
+)
+@pytest.mark.parametrize("size", [2, 3, "8", "auto"])
+def test_answers_and_telemetry_do_not_depend_on_the_batch_size(small, method, size):
+    alone, together = InertiaLM(backbone=small, **method), InertiaLM(backbone=small, batch_size=size, **method)
+    assert together.generate_until(several(), disable_tqdm=True) == alone.generate_until(several(), disable_tqdm=True)
+    assert list(together.telemetry) != [] and together.telemetry.keys() == alone.telemetry.keys()
+    for key, wanted in alone.telemetry.items():
+        found = together.telemetry[key]
+        same = wanted.keys() - {"prefill_seconds", "decode_seconds", "batch_rows", "near_ties"}
+        assert {name: found[name] for name in same} == {name: wanted[name] for name in same}
+    assert max(each["batch_rows"] for each in together.telemetry.values()) > 1
+    assert {each["batch_rows"] for each in alone.telemetry.values()} == {1}
+
+
+@pytest.mark.parametrize("size", [0, -1, "many", 2.5])
+def test_a_batch_size_is_a_count_or_auto(small, size):
+    with pytest.raises(ValueError, match="batch_size"):
+        InertiaLM(backbone=small, batch_size=size)

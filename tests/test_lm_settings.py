@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from inertia import preset
-from inertia.lm_eval.decoding import Decoding, decoding
+from inertia import Stopping, preset
+from inertia.lm_eval.gen_kwargs import stopping
 from inertia.lm_eval.settings import check_requests, settings
 from inertia.paths import config_dir
 
@@ -51,17 +51,17 @@ def test_a_bad_setting_is_named_with_what_is_allowed(given, said):
 @pytest.mark.parametrize(
     ("given", "wanted"),
     [
-        ({}, Decoding(99, ())),
+        ({}, Stopping(99)),
         # lm-eval's LongBench says both; do_sample wins.
-        ({"do_sample": False, "temperature": 1, "max_gen_toks": 32, "until": []}, Decoding(32, ())),
-        ({"until": "\n", "max_new_tokens": 5, "temperature": 0.0}, Decoding(5, ("\n",))),
-        ({"until": None, "max_tokens": 6, "top_p": 0.95, "num_beams": 1}, Decoding(6, ())),
-        ({"until": ["Q:", "</s>"], "min_new_tokens": 1, "repetition_penalty": 1.0}, Decoding(99, ("Q:", "</s>"), 1)),
+        ({"do_sample": False, "temperature": 1, "max_gen_toks": 32, "until": []}, Stopping(32)),
+        ({"until": "\n", "max_new_tokens": 5, "temperature": 0.0}, Stopping(5, None, ("\n",))),
+        ({"until": None, "max_tokens": 6, "top_p": 0.95, "num_beams": 1}, Stopping(6)),
+        ({"until": ["Q:", "</s>"], "min_new_tokens": 1, "length_penalty": 1.0}, Stopping(99, None, ("Q:", "</s>"), 1)),
     ],
 )
 def test_generation_settings_become_one_greedy_decode(given, wanted):
     before = dict(given)
-    assert decoding(given, 99) == wanted
+    assert stopping(given, 99) == wanted
     assert given == before
 
 
@@ -82,7 +82,7 @@ def test_generation_settings_become_one_greedy_decode(given, wanted):
 )
 def test_what_greedy_decoding_cannot_follow_is_refused(given, said):
     with pytest.raises(ValueError, match=said):
-        decoding(given, 99)
+        stopping(given, 99)
 
 
 def test_every_generation_task_of_lm_eval_is_followed_or_asks_for_sampling():
@@ -99,7 +99,7 @@ def test_every_generation_task_of_lm_eval_is_followed_or_asks_for_sampling():
         given = yaml.load(text, Loader)["generation_kwargs"] or {}
         seen += 1
         try:
-            assert decoding(given, 256).max_new_tokens >= 1
+            assert stopping(given, 256).max_new_tokens >= 1
         except ValueError as error:
             assert given.get("do_sample") or given.get("temperature"), (file.name, given)
             assert "sampling" in str(error)

@@ -18,7 +18,7 @@ from inertia.benchmarks.render import Renderer
 from inertia.experiments import run as harness
 from inertia.experiments.config import run_config
 from inertia.lm_eval.model import InertiaLM
-from inertia.lm_eval.samples import with_facts
+from inertia.lm_eval.results import add_telemetry
 from inertia.lm_eval.tasks.docs import Docs, document, load, text
 from inertia.lm_eval.tasks.files import LENGTHS, name_of, tasks, write
 from inertia.paths import config_dir
@@ -148,7 +148,7 @@ def test_our_tasks_give_the_answers_and_scores_of_our_harness(folder, results, m
         apply_chat_template=True,
         bootstrap_iters=0,
     )
-    with_facts(found, model.facts)
+    add_telemetry(found, model.telemetry)
     samples = found["samples"][name]
     assert [each["resps"][0][0] for each in samples] == ours["prediction"].tolist()
     assert [each["score"] for each in samples] == ours["score"].tolist()
@@ -169,7 +169,7 @@ def test_a_group_is_the_unweighted_mean_of_its_tasks(folder):
         bootstrap_iters=0,
     )
     assert set(found["groups"]) == {"kv_niah_512"}
-    assert {facts["new_tokens"] for facts in model.facts.values()} == {3}
+    assert {each["new_tokens"] for each in model.telemetry.values()} == {3}
 
 
 def test_longbench_reads_local_rows_and_keeps_its_template_rule(folder, tmp_path):

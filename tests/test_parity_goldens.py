@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from functools import cache
 from pathlib import Path
 
 import pytest
 
+import parity_cases as cases
+from inertia.backbones.tiny import tiny_model
+
 ROOT = Path(__file__).resolve().parents[1]
 
 
-def script():
-    spec = importlib.util.spec_from_file_location("parity_cases", ROOT / "scripts" / "parity_cases.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-cases = script()
 GOLDENS = {
     name: json.loads((ROOT / "tests" / "data" / "parity" / f"{name}.json").read_text(encoding="utf-8"))
     for name in ("prefill", "decode")
@@ -30,7 +24,7 @@ ENTRIES = [(name, entry) for name, golden in GOLDENS.items() for entry in golden
 @cache
 def model_of(name, model):
     stored = GOLDENS[name]["models"][model]
-    found = cases.build(stored["recipe"])
+    found = tiny_model(**stored["recipe"])
     assert cases.weights_sha256(found) == stored["sha256"], "tiny_model gives other weights than when kvpress ran"
     return found
 

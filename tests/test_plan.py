@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import sqlite3
 import subprocess
 import sys
 from dataclasses import replace
@@ -16,8 +17,8 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from inertia.backbones.config import read as read_backbone
-from inertia.decoding import generation
-from inertia.eviction.units import Row as EvictionRow
+from inertia.decoding import batches
+from inertia.eviction.keep_sets import Row as EvictionRow
 from inertia.experiments import cli
 from inertia.experiments import run as harness
 from inertia.experiments.plan import calls, history, memory
@@ -158,7 +159,7 @@ def test_llama_takes_131072_bytes_a_token_and_parameters_are_counted_by_hand():
 
 
 def test_a_call_reads_once_and_batches_rows_of_like_size():
-    some = Call(1000, (full_cache(), inertiakv(), h2o(), inertiakv(compression_ratio=0.5)), limit=11, made=11)
+    some = Call(1000, (full_cache(), inertiakv(), h2o(), preset("inertiakv", compression_ratio=0.5)), limit=11, made=11)
     assert (some.prefill, some.alone, some.decoded) == (1000, 4000, 44)
     # 100 + 1 slots for the two small ones, 500 + 1 for the other, 1000 + 10 for the full cache.
     assert calls.batches(some) == [Batch(1, 1010, True), Batch(2, 101, False), Batch(1, 501, False)]
@@ -187,14 +188,16 @@ def test_second_calls_and_fidelity_are_counted():
 @given(
     prompt=st.integers(2, 5000),
     steps=st.integers(1, 300),
-    policy=st.sampled_from([full_cache(), inertiakv(), inertiakv(tokens=700), preset("h2o", compression_ratio=0.0)]),
+    policy=st.sampled_from(
+        [full_cache(), inertiakv(), preset("inertiakv", tokens=700), preset("h2o", compression_ratio=0.0)]
+    ),
 )
 def test_capacity_is_the_cores(prompt, steps, policy):
     assert calls.capacity(policy, prompt, steps) == EvictionRow(policy, prompt, 0, prompt).capacity(steps)
 
 
 def test_rows_share_a_batch_by_the_cores_rule():
-    assert calls.CAPACITY_SPREAD == generation.CAPACITY_SPREAD
+    assert calls.CAPACITY_SPREAD == batches.CAPACITY_SPREAD
 
 
 # -------------------------------------------------------------------------------------------------------- memory
@@ -378,11 +381,11 @@ def test_what_is_left_counts_the_missing_answers_alone(capsys, results):
 
 def test_a_damaged_cell_is_named_and_counted_as_left(capsys, results):
     (outcome,) = harness.run(jobs_of([*SMALL, "benchmark.examples=1", "method=inertiakv"]))
-    manifest = next((results / "runs").glob(f"*__{outcome.cell.id}")) / "manifest.json"
-    manifest.write_text("{", encoding="utf-8")
+    with sqlite3.connect(results / "runs" / "local.db") as connection:
+        connection.execute("UPDATE cell SET manifest = '{'")
     found = planned(capsys, *SMALL, "benchmark.examples=1", "method=inertiakv")
     assert found["totals"]["answers_left"] == 1
-    assert any(outcome.cell.id in note and "manifest.json" in note for note in found["notes"])
+    assert any(outcome.cell.id in note and "local.db" in note for note in found["notes"])
 
 
 def test_speed_is_measured_on_sealed_records(capsys, results):

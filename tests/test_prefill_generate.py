@@ -8,7 +8,7 @@ import oracle_scores
 import pytest
 import torch
 
-from inertia import Policy, generate, preset
+from inertia import Observation, Policy, PromptFormat, TokensPrompt, generate, preset
 from inertia.backbones.tiny_tokenizer import tiny_tokenizer
 from inertia.eviction.aggregation import CoupledEMA, Decoupled, TimeEMA
 from inertia.eviction.budget import Ratio, Tokens, Unlimited
@@ -51,11 +51,12 @@ def stays(network, ids, compressor, part, budget):
     }
 
 
-def compare(network, ids, policy, **arguments):
+def compare(network, ids, policy):
     rule = policy.prefill
     part = LENGTH if rule.question_visible else CONTEXT
     stay = stays(network, ids, rule.compressor, part, rule.budget.tokens(part, part))
-    (ours,) = generate(network, ids, [policy], STEPS, trace=True, return_logits=True, context_end=CONTEXT, **arguments)
+    observe = Observation(trace=True, logits=True)
+    (ours,) = generate(network, TokensPrompt(ids, CONTEXT), [policy], STEPS, observe=observe)
     tokens, kept, logits = oracle.run(
         network, ids[0].tolist(), policy, STEPS, stay=stay, part=part, context_end=CONTEXT
     )
@@ -106,7 +107,7 @@ def test_a_budget_of_everything_is_the_full_cache():
         preset("full_cache"),
         *(Policy(budget=Unlimited(), prefill=Prefill(KeyDiff(), Tokens(500), visible)) for visible in (True, False)),
     ]
-    outs = generate(network, ids, policies, STEPS, context_end=CONTEXT)
+    outs = generate(network, TokensPrompt(ids, CONTEXT), policies, STEPS)
     assert outs[0].tokens == outs[1].tokens == outs[2].tokens
 
 
@@ -122,9 +123,9 @@ def test_together_equals_alone():
         ),
         Policy(budget=Tokens(5), prefill=Prefill(COMPRESSORS["snapkv"], Tokens(9), True)),
     ]
-    together = generate(network, ids, policies, STEPS, trace=True, context_end=CONTEXT)
+    together = generate(network, TokensPrompt(ids, CONTEXT), policies, STEPS, trace=True)
     for policy, out in zip(policies, together, strict=True):
-        (alone,) = generate(network, ids, [policy], STEPS, trace=True, context_end=CONTEXT)
+        (alone,) = generate(network, TokensPrompt(ids, CONTEXT), [policy], STEPS, trace=True)
         assert (alone.tokens, alone.kept, alone.cache_bytes) == (out.tokens, out.kept, out.cache_bytes)
 
 
@@ -141,8 +142,9 @@ def test_kvzip_replays_and_keeps_what_it_says(mode, visible):
     part = length if visible else length - 12
     compressor = KVzip(chunk=8, mode=mode)
     policy = Policy(budget=Unlimited(), prefill=Prefill(compressor, Ratio(0.5), visible))
-    arguments = dict(trace=True, context_end=length - 12, return_logits=True)
-    (out,) = generate(network, ids, [policy], 6, tokenizer=tokenizer, **arguments)
+    told, observe = TokensPrompt(ids, length - 12), Observation(trace=True, logits=True)
+    words = PromptFormat(tokenizer)
+    (out,) = generate(network, told, [policy], 6, observe=observe, prompt_format=words)
     replays = compressor.replays(tokenizer, ids[0, :part].tolist(), chat_template=True)
     assert len(replays) > 1
     keep = compressor.keep(
@@ -157,7 +159,7 @@ def test_kvzip_replays_and_keeps_what_it_says(mode, visible):
     assert (out.tokens, out.kept) == (tokens, kept)
     torch.testing.assert_close(out.logits, logits, atol=1e-4, rtol=0)
     removed = Policy(budget=Unlimited(), prefill=Prefill(KVzip(chunk=8), Ratio(0.5), visible))
-    (small,) = generate(network, ids, [removed], 6, tokenizer=tokenizer, **arguments)
+    (small,) = generate(network, told, [removed], 6, observe=observe, prompt_format=words)
     assert small.tokens == out.tokens
     assert (small.cache_bytes < out.cache_bytes) == (mode == "masked")
 
@@ -201,7 +203,7 @@ def test_every_method_runs_and_keeps_its_budget(name):
     settings = {} if name == "full_cache" else {"compression_ratio": 0.7}
     settings |= {"window": 8} if "snapkv" in name else {}
     policy = preset(name, **settings)
-    (out,) = generate(network, ids, [policy], 12, trace=True, context_end=90, seed=1)
+    (out,) = generate(network, TokensPrompt(ids, 90, 1), [policy], 12, trace=True)
     assert len(out.tokens) == 12
     if policy.evicts:
         assert out.budget_tokens == 30 and out.retained_tokens == 30
@@ -221,7 +223,7 @@ def test_every_decode_method_equals_its_oracle(name, architecture):
     order = (torch.randperm(94, generator=torch.Generator().manual_seed(11)) + 3).tolist()
     network, ids, forced = models.tiny(architecture, seed=1), torch.tensor([order[:40]]), order[40 : 40 + STEPS]
     policy = preset(name, tokens=12)
-    (ours,) = generate(network, ids, [policy], STEPS, trace=True, context_end=34, seed=17, forced_tokens=forced)
+    (ours,) = generate(network, TokensPrompt(ids, 34, 17, forced), [policy], STEPS, trace=True)
     layers = layers_of(network.config)
     table = {**oracle.SCORES, **oracle_scores.scores(17, len(layers.eligible))}
     _, kept, _ = oracle.run(network, order[:40], policy, STEPS, scores=table, context_end=34, forced=forced)
@@ -241,19 +243,19 @@ def test_adaptive_rules_change_with_what_they_see():
 
 
 @pytest.mark.parametrize(
-    "policy, arguments, message",
+    "policy, context_end, message",
     [
-        (preset("snapkv", tokens=10), {"context_end": 20}, "64"),
-        (preset("keydiff", tokens=5), {}, "context_end"),
-        (preset("keydiff", tokens=5), {"context_end": 30}, r"0 < context_end < 30"),
-        (preset("kvzip", tokens=5), {"context_end": 20}, "needs a tokenizer"),
-        (preset("random_keep_question", tokens=5), {}, "context_end"),
-        (Policy(budget=Ratio(0.9), protect=Protect(sinks=4)), {}, "up to 4 slots.*budget is 3"),
-        (preset("streaming_llm", tokens=2), {"context_end": 20}, "sinks"),
+        (preset("snapkv", tokens=10), 20, "64"),
+        (preset("keydiff", tokens=5), None, "context_end"),
+        (preset("keydiff", tokens=5), 30, r"0 < context_end < 30"),
+        (preset("kvzip", tokens=5), 20, "needs a tokenizer"),
+        (preset("random_keep_question", tokens=5), None, "context_end"),
+        (Policy(budget=Ratio(0.9), protect=Protect(sinks=4)), None, "up to 4 slots.*budget is 3"),
+        (preset("streaming_llm", tokens=2), 20, "sinks"),
     ],
 )
-def test_what_cannot_be_done_is_refused_before_anything_runs(policy, arguments, message, monkeypatch):
+def test_what_cannot_be_done_is_refused_before_anything_runs(policy, context_end, message, monkeypatch):
     network = models.tiny()
     monkeypatch.setattr(type(network), "forward", lambda *_, **__: pytest.fail("the model ran"))
     with pytest.raises(ValueError, match=message):
-        generate(network, models.prompt(30), [policy], 5, **arguments)
+        generate(network, TokensPrompt(models.prompt(30), context_end), [policy], 5)

@@ -200,7 +200,7 @@ def test_what_can_be_carried_out_passes(name, tokens, budget):
         ("tova", {"keep_last": 2}, "tova.keep_last=2"),
         ("tova", {"window": 3}, "no setting 'window'; it has keep_last"),
         ("keydiff", {"window": 3}, "it has none"),
-        ("snapvk", {}, "'snapvk' is unknown; give one of adakv_expected_attention"),
+        ("snapvk", {}, "'snapvk' is unknown; give one of 'adakv_expected_attention'"),
     ],
 )
 def test_bad_settings_are_named(name, setting, message):

@@ -62,7 +62,7 @@ def make(seed, *, heads=3, groups=3, tokens=12, size=4, zeros=0.0, softcap=None,
     cos, sin = factors(torch.arange(tokens))
     keys = 2 * draw(heads) * (torch.rand(heads, tokens, 1, generator=generator) >= zeros)
     query = turn(unturned, cos, sin)
-    layer = PromptLayer(query, keys, draw(heads), scaling, cos, sin, factors, 0, 1, softcap)
+    layer = PromptLayer(query, keys, draw(heads), scaling, factors, 0, 1, softcap)
     return Case(layer, unturned)
 
 
@@ -316,14 +316,15 @@ def test_turning_captured_queries_back_gives_the_projected_ones(architecture):
     seen = capture(model, ids_of(20))
     for hook in hooks:
         hook.remove()
-    for index in layers_of(model.config).eligible:
+    for layer in seen:
+        index = layer.number
         module = model.model.layers[index].self_attn
         with torch.inference_mode():
             projected = module.q_proj(inputs[index]).view(20, -1, module.head_dim)
             if hasattr(module, "q_norm"):
                 projected = module.q_norm(projected)
         factors = rotary_of(model, index)(torch.arange(20))
-        assert torch.allclose(turn_back(seen[index].query, *factors), projected.transpose(0, 1), atol=1e-5)
+        assert torch.allclose(turn_back(layer.query, *factors), projected.transpose(0, 1), atol=1e-5)
 
 
 def test_every_compressor_scores_a_real_prompt():
@@ -345,4 +346,4 @@ def test_rotary_factors_with_a_memory_are_refused(kind):
 def test_partial_rotation_is_refused():
     layer = make(0).layer
     with pytest.raises(ValueError, match="rotates 2 of 4"):
-        ExpectedAttention(sinks=1).score(layer._replace(cos=layer.cos[:, :2], sin=layer.sin[:, :2]))
+        ExpectedAttention(sinks=1).score(layer._replace(rotary=rotary(2)))

@@ -112,7 +112,7 @@ def test_a_table_is_its_experiment_and_its_report(checkout, number, experiment):
 
 
 @pytest.mark.parametrize(
-    "target", ["fetch", "reproduce-figure", "tables", "figures", "test", "test-slow", "lint", "clean"]
+    "target", ["fetch", "reproduce-figure", "tables", "figures", "claims", "test", "test-slow", "lint", "clean"]
 )
 def test_every_target_can_be_planned(checkout, target):
     stamp(checkout)

@@ -18,9 +18,11 @@ from hypothesis import strategies as st
 from models import prompt, tiny
 
 from inertia.decoding.generation import generate
+from inertia.decoding.request import TokensPrompt
 from inertia.eviction.aggregation import CoupledEMA, Decoupled, TimeEMA
 from inertia.eviction.budget import Tokens
 from inertia.eviction.describe import describe
+from inertia.eviction.layer_view import LayerView
 from inertia.eviction.policy import Policy
 from inertia.eviction.scorers.attention import Attention
 from inertia.eviction.scorers.entropy import Entropy
@@ -29,7 +31,6 @@ from inertia.eviction.scorers.keydiff import KeyDiff
 from inertia.eviction.scorers.random import Random, mix
 from inertia.eviction.scorers.recency import Recency
 from inertia.eviction.scorers.vnorm import VNorm
-from inertia.eviction.view import LayerView
 from inertia.paths import config_dir
 
 SCORERS = [
@@ -419,7 +420,7 @@ def test_the_same_positions_survive_as_under_the_oracle(architecture):
     turn = ARCHITECTURES.index(architecture)
     policies = [in_every_scope(scorer)[(turn + index) % 3] for index, scorer in enumerate(SCORERS)]
     # All in one call, so that rows of different budgets and scorers share their batches.
-    results = generate(model, ids, policies, 6, trace=True, seed=11, forced_tokens=forced)
+    results = generate(model, TokensPrompt(ids, seed=11, forced_tokens=forced), policies, 6, trace=True)
     for policy, result in zip(policies, results, strict=True):
         slow_scores = oracle_scores.scores(seed=11, layers=2)
         _, kept, _ = oracle.run(model, ids[0].tolist(), policy, 6, forced=forced, scores=slow_scores)

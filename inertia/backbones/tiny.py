@@ -61,7 +61,7 @@ def tiny_model(
     # transformers draws its initial weights from the global generator, which is the caller's.
     with torch.random.fork_rng(devices=[]):
         model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation=attention)
-    _fill(model, seed)
+    fill(model, seed)
     return model.to(dtype).eval().requires_grad_(False)
 
 
@@ -116,27 +116,24 @@ def build(config: BackboneConfig) -> PreTrainedModel:
 
 
 def _config(architecture: str, shape: dict[str, Any], window: int | None) -> PretrainedConfig:
-    import transformers
+    from transformers import AutoConfig
 
-    if architecture == "qwen3_moe":
-        experts = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": shape["hidden_size"]}
-        return transformers.Qwen3MoeConfig(**shape, **experts)
-    if architecture == "gemma3":
-        count = shape["num_hidden_layers"]
-        kinds = ["full_attention" if i % 2 or count == 1 else "sliding_attention" for i in range(count)]
-        return transformers.Gemma3TextConfig(
-            **shape,
-            layer_types=kinds,
-            sliding_window=GEMMA_WINDOW if window is None else window,
-            query_pre_attn_scalar=shape["head_dim"],
-        )
-    if architecture == "mistral":
-        return transformers.MistralConfig(**shape, sliding_window=window)
-    plain = {"llama": "LlamaConfig", "qwen2": "Qwen2Config", "qwen3": "Qwen3Config"}
-    return getattr(transformers, plain[architecture])(**shape)
+    count, width = shape["num_hidden_layers"], shape["hidden_size"]
+    special: dict[str, dict[str, Any]] = {
+        "mistral": {"sliding_window": window},
+        "qwen3_moe": {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": width},
+        "gemma3": {
+            "layer_types": ["full_attention" if i % 2 or count == 1 else "sliding_attention" for i in range(count)],
+            "sliding_window": GEMMA_WINDOW if window is None else window,
+            "query_pre_attn_scalar": shape["head_dim"],
+        },
+    }
+    model_type = "gemma3_text" if architecture == "gemma3" else architecture
+    return AutoConfig.for_model(model_type, **shape, **special.get(architecture, {}))
 
 
-def _fill(model: PreTrainedModel, seed: int) -> None:
+def fill(model: PreTrainedModel, seed: int) -> None:
+    """Draw all weights of a model anew, in place, each a function of its name and the seed alone."""
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             # One generator per name: a further layer leaves the others as they were.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from typing import Any
 
@@ -76,3 +76,15 @@ def has(name: str, value: Any, methods: tuple[str, ...], example: str) -> Any:
     if isinstance(value, type) or lacking:
         raise ValueError(f"{name}={value!r} does not fit: it needs {', '.join(methods)}; give for instance {example}.")
     return value
+
+
+def known_settings(what: str, given: Iterable[str], allowed: Sequence[str]) -> None:
+    """Refuse settings that something does not have.
+
+    Raises:
+        ValueError: naming them and the ones that it has.
+    """
+    unknown = [key for key in given if key not in allowed]
+    if unknown:
+        known = ", ".join(allowed) or "none"
+        raise ValueError(f"{what} has no setting {', '.join(map(repr, unknown))}; it has {known}.")

@@ -23,8 +23,8 @@ class Execution:
             library's attention, as the paper's hook does. "kernel": our GPU kernel (extra `gpu`).
         compiled: take a decode step through `torch.compile`; the first steps of each new shape are then slow.
         prefill_chunk: read the prompt in pieces of so many tokens; None reads it at once.
-        batch_gib: most GiB of slots and tables in one decode batch; more policies are split into several batches.
-            None for no limit. A single policy is never refused.
+        batch_gib: most GiB of slots and tables that decode together; more prompts and policies are split into several
+            batches. None for half of what the device has free. A single policy is never refused.
     """
 
     scoring: str = FUSED
@@ -39,11 +39,6 @@ class Execution:
             checks.integer("execution.prefill_chunk", self.prefill_chunk, low=1)
         if self.batch_gib is not None:
             checks.number("execution.batch_gib", self.batch_gib, low=0.0)
-
-    @property
-    def batch_bytes(self) -> float:
-        """Most bytes in one decode batch."""
-        return float("inf") if self.batch_gib is None else self.batch_gib * GIB
 
     def describe(self) -> dict[str, Any]:
         """Return what may change the last bits of an answer, without what is at its default; {} by default.

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from inertia.eviction.cache import Ring, Slots
+from inertia.eviction.cache import SlidingWindow, Slots, joined_states, state_bytes
 from inertia.eviction.layers import Layers
 from inertia.eviction.policy import PER_HEAD, SHARED
 
@@ -18,18 +19,20 @@ class Prompt:
     """One sequence in slots: plain (slot i of every head holds token i) or compressed (each head holds its own).
 
     Attributes:
-        layers: per layer of the model, its slots or ring, one row.
+        layers: slots or window, one row, of each layer that caches tokens.
         length: tokens seen, which is the next true position.
         positions: compressed only: true positions, [K, Hkv, C], filled slots first, -1 behind them.
         heads: KV heads.
         depth: eligible layers K.
+        states: of the layers that keep one, one row.
     """
 
-    layers: list[Slots | Ring]
+    layers: dict[int, Slots | SlidingWindow]
     length: int
     heads: int
     depth: int
     positions: Tensor | None = None
+    states: Mapping[int, Any] = field(default_factory=dict)
 
     @property
     def ragged(self) -> bool:
@@ -39,7 +42,12 @@ class Prompt:
     @property
     def device(self) -> torch.device:
         """Where the first layer lies."""
-        return self.layers[0].keys.device
+        return next(iter(self.layers.values())).keys.device
+
+    def row_bytes(self, capacity: int | None = None) -> int:
+        """Return the bytes of all layers, states included, with `capacity` slots where a policy cuts, or as it is."""
+        tokens = sum(layer.row_bytes(capacity) for layer in self.layers.values())
+        return tokens + sum(state_bytes(state) for state in self.states.values())
 
     def counts(self) -> Tensor:
         """Return the filled slots per head, [K, Hkv]."""
@@ -59,13 +67,14 @@ class Prompt:
         return torch.arange(self.length, device=self.device).expand(*units, -1)
 
 
-def compressed(plain: Prompt, rings: Sequence[Slots | Ring], layers: Layers, keep: list[Tensor], room: int,
-               removes: bool) -> Prompt:  # fmt: skip
+def compressed(
+    plain: Prompt, windows: Mapping[int, Any], layers: Layers, keep: list[Tensor], room: int, removes: bool
+) -> Prompt:
     """Return what a compressor keeps of a plain prompt, in slots of its own.
 
     Args:
         plain: the prompt; it is not changed.
-        rings: the model's layers, of which the sliding ones are copied: as they stood after the compressed part.
+        windows: the sliding windows by layer, which are copied: as they stood after the compressed part.
         layers: the model's layer kinds.
         keep: per eligible layer what stays, bool [Hkv, T], T tokens being compressed.
         room: slots for tokens that come later.
@@ -75,11 +84,11 @@ def compressed(plain: Prompt, rings: Sequence[Slots | Ring], layers: Layers, kee
     counts = torch.stack([mask.sum(-1) for mask in keep])
     widest = (part if not removes else int(counts.max())) + room
     positions = torch.full((*counts.shape, widest), -1, device=plain.device)
-    made: list[Slots | Ring] = []
+    made: dict[int, Slots | SlidingWindow] = {}
     eligible = {layer: index for index, layer in enumerate(layers.eligible)}
-    for number, layer in enumerate(plain.layers):
+    for number, layer in plain.layers.items():
         if number not in eligible:
-            made.append(rings[number].copy(1))
+            made[number] = windows[number].joined()
             continue
         index = eligible[number]
         most = int(counts[index].max())
@@ -87,10 +96,6 @@ def compressed(plain: Prompt, rings: Sequence[Slots | Ring], layers: Layers, kee
         slots = (~keep[index]).long().sort(dim=-1, stable=True).indices[:, :most]
         filled = torch.arange(most, device=plain.device) < counts[index][:, None]
         positions[index, :, :most] = slots.masked_fill(~filled, -1)
-        new = Slots(1, (part if not removes else most) + room, layer.keys)
-        heads = torch.arange(plain.heads, device=layer.keys.device)[:, None]
-        slots = slots.to(layer.keys.device)
-        new.keys[0, :, :most] = layer.keys[0, heads, slots]
-        new.values[0, :, :most] = layer.values[0, heads, slots]
-        made.append(new)
-    return Prompt(made, part, plain.heads, plain.depth, positions)
+        made[number] = layer.taken(slots, (part if not removes else most) + room)
+    states = {number: joined_states([state]) for number, state in plain.states.items()}
+    return Prompt(made, part, plain.heads, plain.depth, positions, states)

@@ -11,14 +11,14 @@ from itertools import groupby
 import torch
 from torch import Tensor
 
-from inertia.eviction.attention import Attention, slot_attention
-from inertia.eviction.cache import Ring, Slots
+from inertia.eviction.attention import Attention, Logits, slot_attention, slot_bias
+from inertia.eviction.cache import joined_states, selected_states
 from inertia.eviction.cut import Cut
+from inertia.eviction.keep_sets import KeepSets, cached_heads
+from inertia.eviction.layer_view import LayerView, Scorer
 from inertia.eviction.layers import Layers
 from inertia.eviction.policy import Policy
 from inertia.eviction.prompt import Prompt
-from inertia.eviction.units import Units
-from inertia.eviction.view import LayerView, Scorer
 
 
 class FirstStep:
@@ -55,52 +55,63 @@ class FirstStep:
             prompt.positions.scatter_(-1, self.counts[..., None], self.seen)
         prompt.length += 1
         self.filled = prompt.longest()
+        self.states = prompt.states
+        self.attended: set[int] = set()
 
-    def write(self, layer_idx: int, keys: Tensor, values: Tensor) -> None:
-        """Append the newcomer, [1, Hkv, 1, D]."""
-        layer = self.prompt.layers[layer_idx]
-        if isinstance(layer, Ring):
-            layer.fill(keys, values, self.seen)
-        else:
+    def write(self, layer_idx: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Append the newcomer, [1, Hkv, 1, ..], and return all that it attends to."""
+        layer, filled = self.prompt.layers[layer_idx], self.filled
+        if layer_idx in self.eligible:
             layer.write(keys, values, self.counts[self.eligible[layer_idx]][None].to(keys.device))
-
-    def attend(
-        self, layer_idx: int, query: Tensor, keys: Tensor, values: Tensor, scaling: float, softcap: float | None
-    ) -> Tensor:
-        """Attend to the prompt and the newcomer, score if eligible, and return the output [1, 1, Hq, D]."""
-        layer = self.prompt.layers[layer_idx]
-        if isinstance(layer, Ring):
+        else:
+            layer.fill(keys, values, self.seen)
             filled = min(self.seen + 1, layer.window)
-            return slot_attention(
-                query, layer.keys[:, :, :filled], layer.values[:, :, :filled], scaling, softcap=softcap
-            )[0]
+        return layer.keys[:, :, :filled], layer.values[:, :, :filled]
+
+    def attend(self, layer_idx: int, query: Tensor, keys: Tensor, values: Tensor, logits: Logits) -> Tensor:
+        """Attend to what `write` returned, score if eligible, and return the output [1, 1, Hq, Dv]."""
+        self.attended.add(layer_idx)
+        if layer_idx not in self.eligible:
+            return slot_attention(query, keys, values, logits)[0]
         index = self.eligible[layer_idx]
-        cached_keys, cached_values = layer.keys[:, :, : self.filled], layer.values[:, :, : self.filled]
         positions, mask = torch.arange(self.filled, device=query.device).view(1, 1, -1), None
         if self.prompt.positions is not None:
             positions = self.prompt.positions[index, :, : self.filled][None].to(query.device)
-            mask = positions[..., : cached_keys.shape[2]] >= 0
-        output, weights = self.attention(
-            query, cached_keys, cached_values, scaling, mask, softcap, scored=bool(self.scores)
-        )
+            mask = positions[..., : keys.shape[2]] >= 0
+        if logits.bias is not None:
+            logits = logits._replace(bias=slot_bias(logits.bias, positions, keys.shape[1]))
+        output, weights = self.attention(query, keys, values, logits, mask, scored=bool(self.scores))
         if not self.scores:
             return output
         view = LayerView(
             weights=weights,
             query=query.view(1, keys.shape[1], -1, query.shape[-1]),
-            keys=cached_keys,
-            values=cached_values,
-            positions=positions[..., : cached_keys.shape[2]],
+            keys=keys,
+            values=values,
+            positions=positions[..., : keys.shape[2]],
             valid=mask,
             layer=index,
             seeds=self.seeds.to(query.device),
         )
         for scorer, scores in self.scores.items():
-            score = scorer.score(view)[0]
+            score = cached_heads(scorer.score(view), self.prompt.heads)[0]
             # Layers may lie on several devices; what is decided over all of them lies where the prompt starts.
             padded = torch.nn.functional.pad(score, (0, self.filled - score.shape[-1]))
             scores.append(padded.to(self.prompt.device))
         return output
+
+    def check(self) -> None:
+        """Refuse, after the step's forward, a model of which some layer attended past the session.
+
+        Raises:
+            ValueError: names the layers.
+        """
+        past = sorted(self.prompt.layers.keys() - self.attended)
+        if past:
+            raise ValueError(
+                f"layers {past} of this model do not attend through transformers' attention interface, so that nothing "
+                "can be evicted from them; use another backbone."
+            )
 
     def scores_of(self, policy: Policy) -> list[Tensor] | None:
         """Return the layer scores of a policy's scorer, [Hkv or 1, n] each; None for a policy that never evicts."""
@@ -108,85 +119,49 @@ class FirstStep:
 
 
 def unit_key(item: Cut) -> str:
-    """Return what rows must share to have their utilities in one `Units`."""
+    """Return what rows must share to have their utilities in one `KeepSets`."""
     policy = item.row.policy
-    return repr((item.prompt.ragged, policy.scope, policy.scorer, policy.selection, policy.protect.newest))
-
-
-def carry_over(cuts: list[Cut], number: int, index: int | None, capacity: int) -> Slots | Ring:
-    """Return one layer of the batch: what each row keeps of its prompt's layer, in fresh slots.
-
-    Args:
-        cuts: the batch's rows.
-        number: the layer.
-        index: which eligible layer it is, None for a sliding one (which every row keeps whole).
-        capacity: slots per row.
-    """
-    sources = [item.prompt.layers[number] for item in cuts]
-    if index is None:
-        ring = sources[0].copy(len(cuts))
-        for row, source in enumerate(sources):
-            ring.keys[row], ring.values[row] = source.keys[0], source.values[0]
-        return ring
-    slots = Slots(len(cuts), capacity, sources[0].keys)
-    heads = torch.arange(sources[0].keys.shape[1], device=sources[0].keys.device)[:, None]
-    for row, (item, source) in enumerate(zip(cuts, sources, strict=True)):
-        kept = item.slots[index if item.slots.shape[0] > 1 else 0].to(source.keys.device)
-        # A compressed prompt's layers differ in size; what is cut off here is empty in this layer.
-        kept = kept[:, : source.keys.shape[2]].clamp(max=source.keys.shape[2] - 1)
-        slots.keys[row, :, : kept.shape[-1]] = source.keys[0, heads, kept]
-        slots.values[row, :, : kept.shape[-1]] = source.values[0, heads, kept]
-    return slots
+    return repr((item.ragged, policy.scope, policy.scorer, policy.selection, policy.protect.newest))
 
 
 class DecodeBatch:
     """Rows that decode together after their first cut: slots, utilities and victims."""
 
-    def __init__(
-        self,
-        layers: Layers,
-        cuts: list[Cut],
-        steps: int,
-        *,
-        adopt: bool = False,
-        attention: Attention = slot_attention,
-    ) -> None:
-        """Copy what the rows keep out of their prompts.
+    def __init__(self, layers: Layers, cuts: list[Cut], steps: int, attention: Attention = slot_attention) -> None:
+        """Take the rows' tensors over, joined into one block per layer; a single row's stay as they are.
 
         Args:
             layers: the model's layers.
-            cuts: the rows, all at the same true position, those of equal `unit_key` next to each other.
+            cuts: the rows, of one prompt or of several, those of equal `unit_key` next to each other; their `layers`
+                and `states` are emptied, so that no second copy of the cache exists.
             steps: decode steps in all, step 1 included.
-            adopt: take the prompt's tensors over instead of copying them; for a single row that keeps everything.
             attention: of one token to the slots of an eligible layer.
         """
         self.attention = attention
         self.eligible = {layer: index for index, layer in enumerate(layers.eligible)}
         self.capacity = max(item.row.capacity(steps) for item in cuts)
-        prompt = cuts[0].prompt
-        if adopt:
-            self.layers = list(prompt.layers)
-        else:
-            self.layers = [
-                carry_over(cuts, number, self.eligible.get(number), self.capacity)
-                for number in range(len(prompt.layers))
-            ]
+        self.layers, self.states = {}, {}
+        for number in list(cuts[0].layers):
+            first, *others = [item.layers.pop(number) for item in cuts]
+            self.layers[number] = first.joined(others, self.capacity) if others else first
+        for number in list(cuts[0].states):
+            self.states[number] = joined_states([item.states.pop(number) for item in cuts])
         self.capacity = max(self.layers[layer].keys.shape[2] for layer in layers.eligible)
-        self.order = torch.arange(self.capacity, device=prompt.device)
-        self.heads = prompt.heads
-        self.device = prompt.device
-        self.seen = prompt.length
-        self.newest = torch.full((len(cuts),), prompt.length - 1, device=self.device)
+        self.device = next(iter(self.layers.values())).keys.device
+        self.order = torch.arange(self.capacity, device=self.device)
+        self.heads = cuts[0].heads
+        self.seen = max(item.length for item in cuts)
+        self.newest = torch.tensor([item.length - 1 for item in cuts], device=self.device)
         self.rows = [item.row for item in cuts]
-        self.units: list[Units] = []
+        self.units: list[KeepSets] = []
         for _, members in groupby(cuts, key=unit_key):
             group = list(members)
             self.units.append(
-                Units(
+                KeepSets(
                     [item.row for item in group],
                     [item.positions for item in group],
                     [item.utility for item in group],
-                    ragged=group[0].prompt.ragged,
+                    ragged=group[0].ragged,
                     layers=len(self.eligible),
                     heads=self.heads,
                     capacity=self.capacity,
@@ -209,46 +184,46 @@ class DecodeBatch:
             counts = self._joined([units.count for units in self.units])
             self.mask = self.order[: self.longest] < counts.unsqueeze(-1)
 
-    def write(self, layer_idx: int, keys: Tensor, values: Tensor) -> None:
-        """Write the newcomers of one layer, [R, Hkv, 1, D], over free slots."""
+    def write(self, layer_idx: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Write the newcomers of one layer, [R, Hkv, 1, ..], over free slots; return what there is to attend to."""
         layer = self.layers[layer_idx]
-        if isinstance(layer, Ring):
-            layer.slots.write(keys, values, (self.newest % layer.window)[:, None].to(keys.device))
-        else:
-            layer.write(keys, values, self._of_layer(self.slots, self.eligible[layer_idx]).to(keys.device))
+        if layer_idx not in self.eligible:
+            layer.write(keys, values, self.newest)
+            return layer.keys, layer.values
+        layer.write(keys, values, self._of_layer(self.slots, self.eligible[layer_idx]).to(keys.device))
+        return layer.keys[:, :, : self.longest], layer.values[:, :, : self.longest]
 
-    def attend(
-        self, layer_idx: int, query: Tensor, keys: Tensor, values: Tensor, scaling: float, softcap: float | None
-    ) -> Tensor:
-        """Attend to the filled slots, score the rows that are due, and return the output [R, 1, Hq, D]."""
-        layer = self.layers[layer_idx]
-        if isinstance(layer, Ring):
-            filled = (self.newest + 1).clamp(max=layer.window)
-            mask = torch.arange(layer.window, device=self.device) < filled[:, None, None]
-            return slot_attention(query, layer.keys, layer.values, scaling, mask.to(query.device), softcap)[0]
+    def attend(self, layer_idx: int, query: Tensor, keys: Tensor, values: Tensor, logits: Logits) -> Tensor:
+        """Attend to what `write` returned, score the rows that are due, and return the output [R, 1, Hq, Dv]."""
+        size = keys.shape[2]
+        if layer_idx not in self.eligible:
+            filled = (self.newest + 1).clamp(max=size)
+            mask = torch.arange(size, device=self.device) < filled[:, None, None]
+            return slot_attention(query, keys, values, logits, mask.to(query.device))[0]
         index = self.eligible[layer_idx]
-        cached_keys, cached_values = layer.keys[:, :, : self.longest], layer.values[:, :, : self.longest]
-        size = cached_keys.shape[2]
         mask = None if self.mask is None else self._of_layer(self.mask, index)[..., :size].to(query.device)
-        output, weights = self.attention(
-            query, cached_keys, cached_values, scaling, mask, softcap, scored=self.scoring
-        )
+        if logits.bias is not None:
+            tables = [self._of_unit(units.positions, index) for units, _ in self._spans()]
+            heads = max(table.shape[1] for table in tables)
+            positions = torch.cat([table.expand(-1, heads, -1) for table in tables])[..., :size]
+            logits = logits._replace(bias=slot_bias(logits.bias, positions.to(query.device), keys.shape[1]))
+        output, weights = self.attention(query, keys, values, logits, mask, scored=self.scoring)
         if self.scoring:
-            grouped = query.view(query.shape[0], self.heads, -1, query.shape[-1])
+            grouped = query.view(query.shape[0], keys.shape[1], -1, query.shape[-1])
             for units, rows in self._spans():
                 if any(units.due):
                     positions = self._of_unit(units.positions, index)[..., :size].to(query.device)
                     view = LayerView(
                         weights=weights[rows],
                         query=grouped[rows],
-                        keys=cached_keys[rows],
-                        values=cached_values[rows],
+                        keys=keys[rows],
+                        values=values[rows],
                         positions=positions,
                         valid=None if mask is None else positions >= 0,
                         layer=index,
                         seeds=units.seeds.to(query.device),
                     )
-                    units.absorb(index, view)
+                    units.add_scores(index, view)
         return output
 
     def advance(self, step: int) -> None:
@@ -267,8 +242,9 @@ class DecodeBatch:
                 remaining.append(units)
         self.units = remaining
         index = torch.tensor(rows, device=self.device)
-        for layer in self.layers:
+        for layer in self.layers.values():
             layer.select(index.to(layer.keys.device))
+        self.states = {number: selected_states(state, index) for number, state in self.states.items()}
         self.newest = self.newest[index]
         self.rows = [self.rows[row] for row in rows]
 
@@ -296,15 +272,15 @@ class DecodeBatch:
         for units in self.units:
             units.check()
 
-    def _owner(self, row: int) -> tuple[Units, int]:
-        """Return the `Units` of a row and its index there."""
+    def _owner(self, row: int) -> tuple[KeepSets, int]:
+        """Return the `KeepSets` of a row and its index there."""
         for units, span in self._spans():
             if span.start <= row < span.stop:
                 return units, row - span.start
         raise IndexError(f"row {row} is not in this batch of {len(self.rows)} rows.")
 
-    def _spans(self) -> list[tuple[Units, slice]]:
-        """Return each `Units` with the batch rows that it owns."""
+    def _spans(self) -> list[tuple[KeepSets, slice]]:
+        """Return each `KeepSets` with the batch rows that it owns."""
         spans, start = [], 0
         for units in self.units:
             spans.append((units, slice(start, start + len(units.rows))))

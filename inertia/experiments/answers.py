@@ -12,7 +12,8 @@ from inertia.benchmarks.registry import Benchmark
 if TYPE_CHECKING:
     from inertia.backbones import Backbone
     from inertia.benchmarks.render import Prompt, Renderer
-    from inertia.decoding.generation import Generation
+    from inertia.decoding.request import Observation, Stopping
+    from inertia.decoding.result import Generation
     from inertia.eviction.execution import Execution
     from inertia.eviction.policy import Policy
 
@@ -37,8 +38,8 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class Asker:
-    """Everything that stays the same while examples of one task are answered."""
+class TaskRunner:
+    """Answers the examples of one task under several policies."""
 
     backbone: Backbone
     renderer: Renderer
@@ -54,14 +55,8 @@ class Asker:
         """Decode freely to EOS, a stop string or the limit."""
         prompt = self.renderer.render(example)
         stops = tuple(example.metadata.get("stop", ()))
-        generations = self.generate(
-            prompt,
-            policies,
-            example.max_new_tokens,
-            seed,
-            stop_strings=stops,
-            min_new_tokens=example.metadata.get("min_new_tokens", 0) or 0,
-        )
+        least = example.metadata.get("min_new_tokens", 0) or 0
+        generations = self.generate(prompt, policies, seed, self.stopping(example.max_new_tokens, stops, least))
         return [Answer(each, prompt, self.text(each.tokens, stops)) for each in generations]
 
     def two_calls(self, example: Example, policies: Sequence[Policy], seed: int) -> list[Answer]:
@@ -90,11 +85,15 @@ class Asker:
 
         Deviations: ours; a log-likelihood of the whole answer in one forward would never evict.
         """
+        from inertia.decoding.request import Observation
+
         prompt = self.renderer.render(example)
         stem, letters = self.choices(example.metadata["stem"], example.metadata["options"])
         # One more token is fed than the stem has, so that the logits behind the stem's last token exist.
         forced = [*stem, next(iter(letters.values()))]
-        generations = self.generate(prompt, policies, len(forced), seed, forced_tokens=forced, return_logits=True)
+        generations = self.generate(
+            prompt, policies, seed, self.stopping(len(forced)), Observation(logits=True), forced_tokens=forced
+        )
         found = []
         for each in generations:
             values = {letter: float(each.logits[len(stem), token]) for letter, token in letters.items()}
@@ -113,31 +112,41 @@ class Asker:
         return ids[:shared], {option: each[shared] for option, each in whole.items()}
 
     def generate(
-        self, prompt: Prompt, policies: Sequence[Policy], max_new_tokens: int, seed: int, **arguments: Any
+        self,
+        prompt: Prompt,
+        policies: Sequence[Policy],
+        seed: int,
+        stopping: Stopping,
+        observe: Observation | None = None,
+        forced_tokens: Sequence[int] | None = None,
     ) -> list[Generation]:
         """Decode a prompt under several policies in one call."""
         import torch
 
         from inertia.decoding.generation import generate
+        from inertia.decoding.request import PromptFormat, TokensPrompt
 
         device = self.backbone.model.get_input_embeddings().weight.device
         return generate(
             self.backbone.model,
-            torch.tensor([prompt.ids], device=device),
+            TokensPrompt(torch.tensor([prompt.ids], device=device), prompt.context_end, seed, forced_tokens),
             list(policies),
-            max_new_tokens,
-            eos_token_id=self.backbone.eos_token_ids,
-            seed=seed,
-            context_end=prompt.context_end,
-            tokenizer=self.backbone.tokenizer,
-            chat_template=self.renderer.chat_template,
-            template_arguments=self.renderer.template_variables,
+            stopping=stopping,
+            observe=observe,
+            prompt_format=PromptFormat(
+                self.backbone.tokenizer, self.renderer.chat_template, self.renderer.template_variables
+            ),
             execution=self.execution,
-            **arguments,
         )
+
+    def stopping(self, max_new_tokens: int, stop_strings: Sequence[str] = (), min_new_tokens: int = 0) -> Stopping:
+        """Return when an answer of this backbone ends."""
+        from inertia.decoding.request import Stopping
+
+        return Stopping(max_new_tokens, self.backbone.eos_token_ids, stop_strings, min_new_tokens)
 
     def text(self, tokens: Sequence[int], stops: Sequence[str] = ()) -> str:
         """Return an answer's text, cut before the earliest stop string."""
-        from inertia.decoding.generation import before_stop
+        from inertia.decoding.request import before_stop
 
         return before_stop(self.backbone.tokenizer.decode(list(tokens), skip_special_tokens=True), stops)

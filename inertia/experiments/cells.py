@@ -4,29 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from inertia import backbones
 from inertia.benchmarks.registry import Benchmark
 from inertia.experiments.config import RunConfig
 from inertia.experiments.labels import digest, policy_label
-from inertia.experiments.shards import runs_root
-from inertia.paths import results_dir
 from inertia.records.canonical import canonical_json
-from inertia.records.cell import IdentityClash
 from inertia.records.identity import cell_id
-from inertia.records.journal import CorruptRecord
-from inertia.records.layout import DuplicateCell
-from inertia.records.lock import CellLocked
-from inertia.records.schema import NewerSchema
-from inertia.records.settle import DuplicateRow
+from inertia.records.writer import CellPlan
 
 # Raised whenever the same settings would give other outputs or scores; old and new cells then never share a table.
 SCORE_VERSION = 1
 
-# What is wrong with the records of one cell, or in use elsewhere, and no matter of the others.
-CELL_ERRORS = (CellLocked, CorruptRecord, DuplicateCell, DuplicateRow, IdentityClash, NewerSchema)
 
 @dataclass(frozen=True)
 class Cell:
@@ -67,11 +57,6 @@ class Cell:
         """Ids of the examples that its job decodes: all planned ones, or those of its shard."""
         shard = self.config.shard
         return self.planned if shard is None else shard.of(self.planned)
-
-    @property
-    def root(self) -> Path:
-        """The folder of cells that it is written to."""
-        return runs_root(results_dir(), self.config.shard)
 
     @property
     def label(self) -> str:
@@ -131,6 +116,18 @@ def cells_of(config: RunConfig, shared: dict[Benchmark, Benchmark] | None = None
         for task in settings.tasks
         for length in settings.lengths
     ]
+
+
+def plan_of(cell: Cell) -> CellPlan:
+    """Return what is to be recorded of a cell by its job."""
+    shard = cell.config.shard
+    return CellPlan(
+        cell.identity,
+        cell.label,
+        tuple(cell.planned),
+        cell.config.resolved,
+        **({} if shard is None else {"part": (shard.number, shard.count)}),
+    )
 
 
 def groups_of(cells: Iterable[Cell]) -> list[list[Cell]]:

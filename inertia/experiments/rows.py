@@ -7,7 +7,7 @@ from typing import Any
 from inertia.benchmarks.example import Example
 from inertia.experiments.answers import Answer
 from inertia.experiments.cells import Cell
-from inertia.records.cell import CellWriter
+from inertia.records.writer import CellWriter
 
 
 def row_of(

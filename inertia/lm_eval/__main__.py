@@ -49,7 +49,7 @@ def run(cli: Any, arguments: Any) -> int:
             device = arguments.device or stated
             config.model_args = {**({} if device is None else {"device": device}), **config.model_args}
             check(config)
-    from inertia.lm_eval.register import register
+    from inertia.lm_eval.run import register
     from inertia.lm_eval.tasks.files import write
 
     register()

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
+from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from inertia.lm_eval.output import run_name, save
-from inertia.lm_eval.samples import with_facts
+from inertia.lm_eval.results import add_telemetry, run_name, save
 from inertia.lm_eval.settings import check_requests, settings
 from inertia.lm_eval.tasks.files import PREFIX
 
@@ -26,6 +26,16 @@ REFUSED = {
     "trackio_args": "results are files; give --output_path",
     "hf_hub_log_args": "results are files; give --output_path",
 }
+
+
+def register() -> None:
+    """Make `model="inertia"` known to lm-eval; its own models stay known."""
+    # lm-eval lists its own models only while the registry is empty, so they go first.
+    import lm_eval.models  # noqa: F401
+    from lm_eval.api.registry import model_registry
+
+    if "inertia" not in model_registry:
+        model_registry.register("inertia", target="inertia.lm_eval.model:InertiaLM")
 
 
 def check(config: EvaluatorConfig) -> None:
@@ -56,7 +66,7 @@ def evaluate(config: EvaluatorConfig, include: list[str]) -> dict[str, Any]:
 
     from inertia.lm_eval.model import InertiaLM
 
-    model = InertiaLM(**config.model_args)
+    model = InertiaLM(batch_size=config.batch_size, **config.model_args)
     if model.settings.backbone.chat_template and not config.apply_chat_template:
         log.warning("%s is a chat model; consider --apply_chat_template", model.settings.backbone.name)
     manager = task_manager(config, include)
@@ -67,35 +77,16 @@ def evaluate(config: EvaluatorConfig, include: list[str]) -> dict[str, Any]:
     if config.output_path:
         path = str(Path(config.output_path) / run_name(model.settings) / "results.json")
     tracker = EvaluationTracker(output_path=path)
-    results = simple_evaluate(
-        model=model,
-        model_args=config.model_args,
-        tasks=config.tasks,
-        num_fewshot=config.num_fewshot,
-        batch_size=config.batch_size,
-        device=model.device,
-        limit=config.limit,
-        samples=config.samples,
-        check_integrity=config.check_integrity,
-        write_out=config.write_out,
-        log_samples=config.log_samples,
-        evaluation_tracker=tracker,
-        system_instruction=config.system_instruction,
-        apply_chat_template=config.apply_chat_template,
-        fewshot_as_multiturn=config.fewshot_as_multiturn,
-        gen_kwargs=config.gen_kwargs,
-        task_manager=manager,
-        predict_only=config.predict_only,
-        random_seed=config.seed[0] if config.seed else None,
-        numpy_random_seed=config.seed[1] if config.seed else None,
-        torch_random_seed=config.seed[2] if config.seed else None,
-        fewshot_random_seed=config.seed[3] if config.seed else None,
-        confirm_run_unsafe_code=config.confirm_run_unsafe_code,
-        metadata=config.metadata,
-    )
+    # lm-eval's configuration has a field for each of its arguments, save those that are stated or refused here.
+    stated = {name: getattr(config, name) for name in signature(simple_evaluate).parameters if hasattr(config, name)}
+    stated |= {"model": model, "device": model.device, "task_manager": manager, "evaluation_tracker": tracker}
+    stated |= {"use_cache": None, "cache_requests": False, "verbosity": None}
+    seeds = ("random_seed", "numpy_random_seed", "torch_random_seed", "fewshot_random_seed")
+    stated |= dict(zip(seeds, config.seed or [None] * len(seeds), strict=True))
+    results = simple_evaluate(**stated)
     results["config"]["model"] = "inertia"
     if config.log_samples:
-        with_facts(results, model.facts)
+        add_telemetry(results, model.telemetry)
     if path is not None:
         named = tracker.general_config_tracker
         named.model_source = "inertia"

@@ -20,7 +20,6 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from inertia.benchmarks.reference_answer import reference_answer
 from inertia.eviction.policy import Policy
 from inertia.methods import full_cache
 
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
 
     from inertia.benchmarks.example import Example
     from inertia.benchmarks.render import Prompt
-    from inertia.experiments.answers import Answer, Asker
+    from inertia.experiments.answers import Answer, TaskRunner
 
 EQUAL = 2
 """Tokens whose distributions are equal by construction."""
@@ -102,7 +101,7 @@ class Comparison:
 
 
 def with_fidelity(
-    asker: Asker, example: Example, policies: Sequence[Policy], answers: Sequence[Answer], seed: int
+    runner: TaskRunner, example: Example, policies: Sequence[Policy], answers: Sequence[Answer], seed: int
 ) -> list[Answer]:
     """Return the answers with each policy's fidelity to the full cache among their metrics and telemetry.
 
@@ -122,7 +121,7 @@ def with_fidelity(
     Protocols: a forced choice follows the forced sentence; of two calls the first is followed, which has the document.
 
     Args:
-        asker: what answered the example.
+        runner: what answered the example.
         example: the example.
         policies: what it was answered under.
         answers: their answers; the full cache's is followed if there is one, else it is decoded here.
@@ -133,13 +132,13 @@ def with_fidelity(
 
     Deviations: the reference answer is ended after as many tokens as the answer may have ("reference_cut").
     """
-    leader = followed_answer(asker, example, policies, answers, seed)
+    leader = followed_answer(runner, example, policies, answers, seed)
     path = leader.generation.tokens
     others = [policy for policy in policies if not is_full_cache(policy)]
-    along = follow(asker, leader.prompt, path, others, seed)
-    told = reference_ids(asker, example, leader.prompt)
+    along = follow(runner, leader.prompt, path, others, seed)
+    told = reference_ids(runner, example, leader.prompt)
     limit = max(example.max_new_tokens, len(path))
-    reference = follow(asker, leader.prompt, told[:limit], others, seed)
+    reference = follow(runner, leader.prompt, told[:limit], others, seed)
     about = {
         "followed": digest(leader.prompt.sha256, path),
         "answer_tokens": len(path),
@@ -164,49 +163,52 @@ def is_full_cache(policy: Policy) -> bool:
 
 
 def followed_answer(
-    asker: Asker, example: Example, policies: Sequence[Policy], answers: Sequence[Answer], seed: int
+    runner: TaskRunner, example: Example, policies: Sequence[Policy], answers: Sequence[Answer], seed: int
 ) -> Answer:
     """Return the full cache's answer to the prompt that holds the context."""
-    if asker.benchmark.protocol(example.task) == "two_calls":
+    if runner.benchmark.protocol(example.task) == "two_calls":
         # What is there is the answer to the second prompt, which has no document.
-        return asker.free(example, [full_cache()], seed)[0]
+        return runner.free(example, [full_cache()], seed)[0]
     for policy, answer in zip(policies, answers, strict=True):
         if is_full_cache(policy):
             return answer
-    return asker.answers(example, [full_cache()], seed)[0]
+    return runner.answers(example, [full_cache()], seed)[0]
 
 
 def follow(
-    asker: Asker, prompt: Prompt, tokens: Sequence[int], policies: Sequence[Policy], seed: int
+    runner: TaskRunner, prompt: Prompt, tokens: Sequence[int], policies: Sequence[Policy], seed: int
 ) -> list[Followed]:
     """Force a text under the full cache and some policies and compare them, the full cache first.
 
     Args:
-        asker: what decodes.
+        runner: what decodes.
         prompt: what comes before the text.
         tokens: the text; nothing is run for an empty one.
         policies: beside the full cache.
         seed: seed of the example.
     """
+    from inertia.decoding.request import Observation
+
     rows = [Followed() for _ in range(1 + len(policies))]
     if tokens:
         comparison = Comparison(tokens, rows)
-        asker.generate(prompt, [full_cache(), *policies], len(tokens), seed, forced_tokens=tokens, on_logits=comparison)
+        stopping, observe = runner.stopping(len(tokens)), Observation(on_logits=comparison)
+        runner.generate(prompt, [full_cache(), *policies], seed, stopping, observe, forced_tokens=tokens)
     return rows
 
 
-def reference_ids(asker: Asker, example: Example, prompt: Prompt) -> list[int]:
+def reference_ids(runner: TaskRunner, example: Example, prompt: Prompt) -> list[int]:
     """Return the ids of the reference answer as it would go on after a prompt.
 
     It is encoded by itself, after a blank where the prompt does not end in white space, as tokenizers split words.
     """
     from inertia.benchmarks.render import sanitise
 
-    text = sanitise(reference_answer(asker.benchmark.name, example))
+    text = sanitise(runner.benchmark.reference_answer(example))
     if not text.strip():
         return []
     blank = " " if prompt.text and not prompt.text[-1].isspace() else ""
-    return asker.backbone.tokenizer(blank + text.strip(), add_special_tokens=False, verbose=False)["input_ids"]
+    return runner.backbone.tokenizer(blank + text.strip(), add_special_tokens=False, verbose=False)["input_ids"]
 
 
 def metrics(along: Followed, reference: Followed, full: Followed) -> dict[str, Any]:

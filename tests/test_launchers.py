@@ -15,8 +15,10 @@ from collections import Counter
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import slurm_node
 import yaml
 from hydra import compose, initialize_config_dir
 from hypothesis import given
@@ -26,11 +28,12 @@ from tqdm import tqdm
 from inertia.experiments import cli, indices
 from inertia.experiments import run as harness
 from inertia.experiments.config import run_config
-from inertia.experiments.launchers import extra, ray_tasks, submitit_jobs, watch
-from inertia.experiments.launchers.follow import WorkFailed, follow
+from inertia.experiments.launchers import ambient, ray_tasks, settings, slurm_queue, submitit_jobs
+from inertia.experiments.launchers import progress as job_progress
 from inertia.experiments.launchers.launch import check, launch
+from inertia.experiments.launchers.payload import Payload, divide, run_payload
+from inertia.experiments.launchers.polling import WorkFailed, follow
 from inertia.experiments.launchers.settings import KINDS, Local, Ray, Submitit, from_mapping
-from inertia.experiments.launchers.work import Work, divide, do
 from inertia.experiments.shards import Shard, parse
 from inertia.paths import config_dir
 from inertia.records import canonical_hash, listed, read_cells
@@ -127,7 +130,7 @@ def test_a_wrong_setting_is_refused(words, expected, capsys):
 @pytest.mark.parametrize("kind", ["submitit", "ray"])
 @pytest.mark.parametrize("sweep", [[], ["-m"]])
 def test_without_the_extra_the_message_says_what_to_install(kind, sweep, results, monkeypatch, capsys):
-    monkeypatch.setattr(extra, "find_spec", lambda name: None)
+    monkeypatch.setattr(settings, "find_spec", lambda name: None)
     words = [*sweep, *SMALL, f"launcher={kind}"]
     with pytest.raises(SystemExit) as stopped:
         raise SystemExit(cli.main(words))
@@ -208,15 +211,15 @@ def test_groups_of_two_backbones_never_share_a_process():
 def test_work_is_done_where_it_says_and_leaves_the_environment_alone(tmp_path, results):
     cells = [cell for config in jobs(examples=1) for cell in harness.cells_of(config)]
     first, _ = divide(cells, shards=1, groups_per_job=1, results=tmp_path / "elsewhere")
-    assert do(first) == {}
+    assert run_payload(first) == {}
     assert os.environ["INERTIA_RESULTS"] == str(results) and not results.exists()
     assert {cell.id for cell in read_cells(tmp_path / "elsewhere" / "runs") if cell.sealed} == set(first.cells)
 
 
 def test_a_machine_with_other_code_or_data_is_refused(tmp_path):
-    work = Work((composed().resolved,), ("c00000000000",), None, str(tmp_path))
+    work = Payload((composed().resolved,), ("c00000000000",), None, str(tmp_path))
     with pytest.raises(ValueError, match="c00000000000 are unknown here.*same checkout"):
-        do(work)
+        run_payload(work)
 
 
 def test_what_is_listed_does_not_depend_on_who_lists_it_last(results):
@@ -283,12 +286,12 @@ class Engine:
 
 
 def works(count):
-    return [Work((), (f"c{number}",), None, "r") for number in range(count)]
+    return [Payload((), (f"c{number}",), None, "r") for number in range(count)]
 
 
 @pytest.fixture
 def no_sleep(monkeypatch):
-    monkeypatch.setattr("inertia.experiments.launchers.follow.POLL_SECONDS", 0.0)
+    monkeypatch.setattr("inertia.experiments.launchers.polling.POLL_SECONDS", 0.0)
 
 
 @pytest.mark.parametrize("room", [None, 1, 2, 9])
@@ -318,9 +321,10 @@ def test_an_interrupt_stops_what_was_started(no_sleep, capsys):
 def test_the_bar_counts_answers_of_other_processes_and_reads_what_changed_only(results, monkeypatch):
     configs = jobs(examples=2)
     cells = [cell for config in configs for cell in harness.cells_of(config)]
-    seen, read = watch.Watch(results / "runs", cells), []
-    real = watch.progress
-    monkeypatch.setattr(watch, "progress", lambda paths, *rest, **how: read.append(paths) or real(paths, *rest, **how))
+    seen, read = job_progress.Progress(results / "runs", cells), []
+    real = job_progress.progress
+    counted = lambda paths, *rest, **how: read.append(paths) or real(paths, *rest, **how)  # noqa: E731
+    monkeypatch.setattr(job_progress, "progress", counted)
     assert seen.count() == 0
     harness.run(jobs(shard="1/2", examples=2))
     assert seen.count() == 4 and len(read) == 1
@@ -335,10 +339,10 @@ def test_the_bar_counts_answers_of_other_processes_and_reads_what_changed_only(r
 
 
 def test_settings_in_the_words_of_submitit():
-    settings = Submitit(
+    asked = Submitit(
         partition="gpu", account="lab", setup=("module load x",), sbatch={"licenses": "x:1"}, parallel=3
     )
-    found = submitit_jobs.parameters(settings)
+    found = submitit_jobs.parameters(asked)
     assert found["slurm_partition"] == "gpu" and found["slurm_account"] == "lab" and found["slurm_qos"] is None
     assert found["slurm_setup"] == ["module load x"] and found["slurm_additional_parameters"] == {"licenses": "x:1"}
     assert found["slurm_array_parallelism"] == 3 and found["timeout_min"] == 240
@@ -450,6 +454,7 @@ def test_two_jobs_never_write_one_cell(undisturbed, results):
 
 SBATCH = """#!/bin/bash
 cp "$1" "$FAKE_SLURM/script"
+env | grep -E "^(SLURM|SBATCH)_" > "$FAKE_SLURM/ambient"
 last=$(sed -n 's/^#SBATCH --array=0-\\([0-9]*\\).*/\\1/p' "$1")
 for index in $(seq 0 "${last:-0}"); do
   SLURM_JOB_ID=$((4001 + index)) SLURM_ARRAY_JOB_ID=4000 SLURM_ARRAY_TASK_ID=$index SLURM_NTASKS=1 SLURM_PROCID=0 \\
@@ -461,27 +466,185 @@ SRUN = """#!/bin/bash
 while [[ "$1" == -* ]]; do case "$1" in --output|--error) shift 2;; *) shift;; esac; done
 exec "$@"
 """
-SACCT = """#!/bin/bash
-echo "JobID|State|NodeList"
-for index in 0 1 2 3; do echo "4000_$index|RUNNING|node1"; done
+SQUEUE = """#!/bin/bash
+for index in 0 1 2 3; do echo "4000_$index|RUNNING"; done
 """
+NO_ACCOUNTING = "#!/bin/bash\necho 'Slurm accounting storage is disabled' >&2; exit 1\n"
 
 
 @pytest.mark.slow
 def test_an_array_of_slurm_gives_the_records_of_one_run(undisturbed, results, tmp_path):
-    """sbatch, srun and sacct are stand-ins that run the very script that Slurm would get."""
-    for name, text in {"sbatch": SBATCH, "srun": SRUN, "sacct": SACCT}.items():
-        (tmp_path / name).write_text(text)
-        (tmp_path / name).chmod(0o755)
+    """sbatch, srun and squeue are stand-ins; they run the script that Slurm would get, without the shell's options."""
+    stand_in(tmp_path, sbatch=SBATCH, srun=SRUN, squeue=SQUEUE, sacct=NO_ACCOUNTING)
     words = ("launcher=submitit", "launcher.partition=gpu", "launcher.parallel=2", "+launcher.sbatch.licenses=x")
     path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
-    code, out, err = ended(submit(words, results, PATH=path, FAKE_SLURM=str(tmp_path)))
+    ambient = {"SBATCH_PARTITION": "other", "SLURM_MEM_PER_NODE": "1", "SLURM_JOB_ID": "7", "SLURM_CONF": "kept"}
+    code, out, err = ended(submit(words, results, PATH=path, FAKE_SLURM=str(tmp_path), **ambient))
     assert code == 0, err
+    assert (tmp_path / "ambient").read_text().split() == ["SLURM_CONF=kept"]
+    assert "SBATCH_PARTITION, SLURM_JOB_ID, SLURM_MEM_PER_NODE" in err and "sacct" not in err
     assert canonical_hash(results / "runs") == undisturbed
     script = (tmp_path / "script").read_text()
     for line in ("--array=0-1%2", "--partition=gpu", "--gpus-per-node=1", "--mem=64GB", "--time=240", "--licenses=x"):
         assert f"#SBATCH {line}" in script, script
     assert "#SBATCH --signal=USR2@90" in script
+
+
+def stand_in(folder, **programs):
+    for name, text in programs.items():
+        (folder / name).write_text(text)
+        (folder / name).chmod(0o755)
+
+
+@pytest.mark.slow
+def test_jobs_that_left_the_queue_without_a_result_end_the_run(results, tmp_path):
+    """sbatch takes them, nothing ever runs; one is cancelled, the queue has forgotten the other."""
+    squeue = '#!/bin/bash\necho "4000_0|CANCELLED"\n'
+    stand_in(tmp_path, sbatch="#!/bin/bash\necho Submitted batch job 4000\n", srun=SRUN, squeue=squeue)
+    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+    code, out, err = ended(submit(("launcher=submitit",), results, PATH=path))
+    assert code == 1 and json.loads(out.splitlines()[-1])["incomplete"] == 4
+    assert "job 4000_0 ended without a result: CANCELLED; its log:" in err
+    assert "job 4000_1 ended without a result: GONE; its log:" in err
+
+
+@pytest.fixture
+def answers(monkeypatch):
+    """What squeue says, one answer after another; nothing is waited for."""
+    given = []
+    monkeypatch.setattr(slurm_queue, "states", lambda jobs: given.pop(0))
+    monkeypatch.setattr(slurm_queue, "ASK_SECONDS", 0)
+    monkeypatch.setattr(slurm_queue, "SETTLE_SECONDS", 0)
+    return given
+
+
+@pytest.mark.parametrize(
+    "said, expected",
+    [
+        ([{"7": "PENDING"}, {"7": "RUNNING"}, {"7": "COMPLETING"}], [None, None, None]),
+        ([{"7": "RUNNING"}, {"7": "CANCELLED"}, {}], [None, "CANCELLED", "CANCELLED"]),
+        ([{"7": "RUNNING"}, {}, {}], [None, "GONE", "GONE"]),
+        ([{"7": "TIMEOUT"}, {"7": "PENDING"}, {"7": "RUNNING"}], ["TIMEOUT", None, None]),
+        ([{"7": "RUNNING"}, None, None, {"7": "FAILED"}], [None, None, None, "FAILED"]),
+    ],
+)
+def test_a_job_has_ended_when_the_queue_says_so_or_has_forgotten_it(said, expected, answers, caplog):
+    answers += said
+    queue = slurm_queue.Queue(["7"])
+    assert [queue.ended_as("7") for _ in expected] == expected
+    assert len(caplog.records) == (None in said), "a queue that does not answer is said once"
+
+
+@pytest.mark.parametrize(
+    "squeue, expected",
+    [
+        ('echo "4000_0|RUNNING"; echo "4000_1|PENDING"', {"4000_0": "RUNNING", "4000_1": "PENDING"}),
+        ('echo "4000_[0-7%2]|CANCELLED"', {"4000_0": "CANCELLED", "4000_1": "CANCELLED"}),
+        ("echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1", {}),
+        ("echo 'slurm_load_jobs error: Unable to contact slurm controller' >&2; exit 1", None),
+        ('echo "$@" | grep -q -- "--jobs=4000$" && echo "4000_0|FAILED"', {"4000_0": "FAILED"}),
+    ],
+)
+def test_what_squeue_says(squeue, expected, tmp_path, monkeypatch):
+    stand_in(tmp_path, squeue=f"#!/bin/bash\n{squeue}\n")
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    assert slurm_queue.states(["4000_1", "4000_0"]) == expected
+
+
+class SubmititJob:
+    """Of submitit's jobs, what is used."""
+
+    job_id = "7"
+
+    def __init__(self, folder, error=None):
+        self.paths = SimpleNamespace(
+            result_pickle=folder / "result", stderr=folder / "err", stdout=folder / "out", folder=folder
+        )
+        self.error = error
+
+    def result(self):
+        raise self.error
+
+
+def test_a_failed_job_is_said_with_its_own_last_lines(tmp_path, answers):
+    answers.append({"7": "FAILED"})
+    job = submitit_jobs.Job(SubmititJob(tmp_path), slurm_queue.Queue(["7"]))
+    (tmp_path / "out").write_text("no such module: cuda\n\nstopping\n")
+    assert job.done()
+    answers.append({"7": "FAILED"})
+    with pytest.raises(WorkFailed, match=r"FAILED; it said last: no such module: cuda / stopping; its log: .*err"):
+        job.problems()
+
+
+def test_an_error_of_the_work_itself_is_named_by_its_last_line(tmp_path):
+    rule = 30 * "-"
+    text = f"Job failed with trace:\n{rule}\nTraceback:\n  somewhere\nValueError: bad\n{rule}\nsee also: x\n- a.out"
+    job = submitit_jobs.Job(SubmititJob(tmp_path, RuntimeError(text)), None)
+    with pytest.raises(WorkFailed, match="ended without a result: ValueError: bad; its log"):
+        job.problems()
+
+
+def real_slurm(tmp_path_factory):
+    return slurm_node.cluster(tmp_path_factory.mktemp("slurm"))
+
+
+SLURM_WORDS = ("launcher=submitit", "launcher.gpus_per_node=0", "launcher.cpus_per_task=1", "launcher.mem_gb=1")
+needs_slurm = pytest.mark.skipif(slurm_node.missing() is not None, reason=f"no Slurm: {slurm_node.missing()}")
+
+
+@pytest.mark.slow
+@needs_slurm
+def test_a_real_slurm_of_one_node_gives_the_records_of_one_run(undisturbed, results, tmp_path_factory):
+    with real_slurm(tmp_path_factory) as environment:
+        more = {"SLURM_CONF": environment["SLURM_CONF"], "SBATCH_PARTITION": "nowhere", "SLURM_MEM_PER_NODE": "1"}
+        code, out, err = ended(submit((*SLURM_WORDS, "launcher.shards=2"), results, **more))
+    assert code == 0, err
+    assert json.loads(out.splitlines()[-1]) == {"cells": 4, "sealed": 4, "incomplete": 0}
+    assert canonical_hash(results / "runs") == undisturbed
+
+
+@pytest.mark.slow
+@needs_slurm
+def test_a_real_slurm_without_accounting_ends_the_run_when_jobs_die_or_are_cancelled(results, tmp_path_factory):
+    with real_slurm(tmp_path_factory) as environment:
+        more = {"SLURM_CONF": environment["SLURM_CONF"]}
+        dies = ("launcher.setup=['echo no such module >&2','exit 3']",)
+        code, out, err = ended(submit((*SLURM_WORDS, *dies), results, **more))
+        assert code == 1 and "ended without a result: FAILED; it said last: no such module; its log:" in err, err
+        assert "sacct" not in err
+        held = submit((*SLURM_WORDS, "launcher.sbatch={hold: true}"), results, **more)
+        slurm_node.wait_for(lambda: "PENDING" in slurm_node.run(environment, "squeue", "--noheader", "--format=%T"))
+        slurm_node.run(environment, "scancel", "--user=root")
+        code, out, err = ended(held)
+        assert code == 1 and "ended without a result: CANCELLED" in err, err
+
+
+def test_what_would_change_float32_is_dropped_and_said(monkeypatch, caplog):
+    for name in ambient.ROUNDING:
+        monkeypatch.setenv(name, "1")
+    ambient.drop_rounding()
+    assert not set(ambient.ROUNDING) & set(os.environ)
+    assert [record.args for record in caplog.records] == [(name,) for name in ambient.ROUNDING]
+    ambient.drop_rounding()
+    assert len(caplog.records) == 2
+
+
+def test_what_jobs_may_not_see_is_back_afterwards(monkeypatch):
+    monkeypatch.setenv("SBATCH_QOS", "high")
+    monkeypatch.setenv("SLURM_CONF", "/x")
+    with pytest.raises(OSError), ambient.without(ambient.SLURM, ambient.KEPT):
+        assert "SBATCH_QOS" not in os.environ and os.environ["SLURM_CONF"] == "/x"
+        raise OSError
+    assert os.environ["SBATCH_QOS"] == "high"
+
+
+def test_what_libraries_write_to_the_error_stream_goes_into_a_file_and_ours_does_not(tmp_path, capfd):
+    with ambient.stderr_in(tmp_path / "logs" / "ray.log"):
+        os.write(2, b"(raylet) a node died\n")
+        print("ours", file=sys.stderr)
+    print("after", file=sys.stderr)
+    assert capfd.readouterr().err == "ours\nafter\n"
+    assert (tmp_path / "logs" / "ray.log").read_text() == "(raylet) a node died\n"
 
 
 # Ray
@@ -501,8 +664,8 @@ def test_ray_gives_the_records_of_one_run_and_a_dead_worker_is_started_again(und
 def test_ray_says_what_it_cannot_hold_and_what_went_wrong(results, monkeypatch):
     with pytest.raises(ValueError, match="launcher.num_gpus=64: this machine has"):
         run(replace(RAY, num_gpus=64))
-    with ray_tasks.connected(RAY) as engine:
-        (handle,) = engine.start([Work((composed().resolved,), ("c00000000000",), None, str(results))])
+    with ray_tasks.connected(RAY, results / "ray.log") as engine:
+        (handle,) = engine.start([Payload((composed().resolved,), ("c00000000000",), None, str(results))])
         done = threading.Event()
         while not handle.done():
             done.wait(0.1)

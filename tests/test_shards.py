@@ -20,8 +20,9 @@ from hypothesis import strategies as st
 from inertia.experiments import decode
 from inertia.experiments import run as harness
 from inertia.experiments.config import run_config
-from inertia.experiments.hydra_launcher import outcomes_of, report
+from inertia.experiments.hydra_launcher import scores_of
 from inertia.experiments.shards import Shard, parse
+from inertia.experiments.terminal import report
 from inertia.paths import config_dir
 from inertia.records import canonical_hash, read_cells, read_samples
 from inertia.records.lock import claimed
@@ -137,7 +138,7 @@ def test_shards_in_any_order_give_the_records_of_one_run(order, undisturbed, res
         whole = number == len(order)
         assert {cell.sealed for cell in read_cells(results / "runs")} == {whole}
         assert {outcome.cell.config.shard is None for outcome in outcomes} == {whole}
-        value = outcomes_of([outcome.cell for outcome in outcomes], outcomes)
+        value = scores_of([outcome.cell for outcome in outcomes], outcomes)
         assert (value["niah_single_1-512"] is not None) == whole, "the mean of a part was given as the cell's"
     assert canonical_hash(results / "runs") == undisturbed
     assert len(decoded) == len(set(decoded)) == 8

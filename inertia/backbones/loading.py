@@ -128,7 +128,11 @@ def _origin(config: BackboneConfig) -> dict[str, Any]:
         hub.content_identity(path)
         return found | {"pretrained_model_name_or_path": str(path)}
     repo, revision = str(config.repo), hub.resolve_revision(str(config.repo), str(config.revision))
-    return {"trust_remote_code": False, "revision": revision, "pretrained_model_name_or_path": repo}
+    return found | {
+        "revision": revision,
+        "local_files_only": not online(),
+        "pretrained_model_name_or_path": repo,
+    }
 
 
 def _tiny(config: BackboneConfig, tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:

@@ -57,6 +57,24 @@ def tiny_model(
     """
     from transformers import AutoModelForCausalLM
 
+    config = tiny_config(architecture, layers, query_heads, kv_heads, head_dim, sliding_window, context_window)
+    # transformers draws its initial weights from the global generator, which is the caller's.
+    with torch.random.fork_rng(devices=[]):
+        model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation=attention)
+    fill(model, seed)
+    return model.to(dtype).eval().requires_grad_(False)
+
+
+def tiny_config(
+    architecture: str,
+    layers: int,
+    query_heads: int,
+    kv_heads: int,
+    head_dim: int,
+    sliding_window: int | None = None,
+    context_window: int = 8192,
+) -> PretrainedConfig:
+    """Return the configuration of a tiny model; arguments and errors are those of `tiny_model`."""
     if architecture not in ARCHITECTURES:
         raise ValueError(f"no tiny architecture {architecture!r}; allowed: {', '.join(ARCHITECTURES)}")
     if sliding_window is not None and architecture not in WITH_WINDOW:
@@ -77,12 +95,13 @@ def tiny_model(
         "eos_token_id": 2,
         "pad_token_id": 3,
     }
-    config = _config(architecture, shape, sliding_window)
-    # transformers draws its initial weights from the global generator, which is the caller's.
-    with torch.random.fork_rng(devices=[]):
-        model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation=attention)
-    fill(model, seed)
-    return model.to(dtype).eval().requires_grad_(False)
+    return _config(architecture, shape, sliding_window)
+
+
+def config_of(config: BackboneConfig) -> PretrainedConfig:
+    """Return the configuration of the tiny model that a backbone config describes."""
+    fields = ("architecture", "layers", "query_heads", "kv_heads", "head_dim", "sliding_window", "context_window")
+    return tiny_config(*(getattr(config, name) for name in fields))
 
 
 def build(config: BackboneConfig) -> PreTrainedModel:

@@ -15,6 +15,7 @@ from typing import Protocol
 
 from inertia.benchmarks.render import sanitise
 from inertia.benchmarks.rows import ROW_SUFFIXES, DataError, Rows, Schema, rows_of
+from inertia.network import online
 
 TEXT_SUFFIX = ".txt"
 
@@ -183,7 +184,8 @@ def _fetch(source: Source, path: str) -> Path:
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
     try:
-        return Path(hf_hub_download(source.repo, path, repo_type="dataset", revision=source.revision))
+        cached = {"revision": source.revision, "local_files_only": not online()}
+        return Path(hf_hub_download(source.repo, path, repo_type="dataset", **cached))
     except (OSError, HfHubHTTPError, LocalEntryNotFoundError) as error:
         raise FileNotFoundError(
             f"cannot get {path} of {source.repo} at {source.revision}: {type(error).__name__}; without a "

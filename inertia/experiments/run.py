@@ -226,7 +226,8 @@ def runs_dir() -> Path:
 
 def stopped(cell: Cell, error: Exception) -> str:
     """Return what stopped a cell, in words."""
-    return f"cell {cell.id} ({cell.config.label}, {cell.place}): {type(error).__name__}: {error}"
+    reason = " ".join(str(error).split())
+    return f"cell {cell.id} ({cell.config.label}, {cell.place}): {type(error).__name__}: {reason}"
 
 
 def progress_bar(cells: Sequence[Cell], known: Mapping[str, Progress]) -> tqdm:

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from statistics import mean, median
+from statistics import median
 from typing import Any
 
 from inertia.experiments.plan.speed import Measured
@@ -107,9 +107,6 @@ def measured(history: Collection[Rows]) -> Measured | None:
     return Measured(speed, {size: median(found) for size, found in sorted(steps.items())}, len(together))
 
 
-def average(values: list[int]) -> float | None:
-    """Return the mean, None for no values."""
-    return mean(values) if values else None
 
 
 def _sealed(source: Path, backbones: Collection[str]) -> Iterator[tuple[Cell, tuple[Mapping[str, Any], ...]]]:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Work:
+class Payload:
     """Groups of cells for one process.
 
     Attributes:
@@ -38,7 +38,7 @@ class Work:
     results: str
 
 
-def divide(cells: Sequence[Cell], *, shards: int, groups_per_job: int, results: Path) -> list[Work]:
+def divide(cells: Sequence[Cell], *, shards: int, groups_per_job: int, results: Path) -> list[Payload]:
     """Return the work that brings cells to their seal: whole groups, or parts of them, several to a process.
 
     Groups share a process only if they share backbone and part, so that it loads one model.
@@ -49,7 +49,17 @@ def divide(cells: Sequence[Cell], *, shards: int, groups_per_job: int, results: 
         wanted = [group for group in groups if part is None or any(part.of(cell.planned) for cell in group)]
         for _, alike in groupby(wanted, key=lambda group: group[0].identity["backbone"]):
             for batch in chunks(list(alike), groups_per_job):
-                found.append(_work([cell for group in batch for cell in group], part, results))
+                mine = [cell for group in batch for cell in group]
+                asked = part or mine[0].config.shard
+                found.append(
+                    Payload(
+                        # Cells of one job share its config.
+                        configs=tuple({id(cell.config): cell.config.resolved for cell in mine}.values()),
+                        cells=tuple(cell.id for cell in mine),
+                        shard=None if asked is None else (asked.number, asked.count),
+                        results=str(results.absolute()),
+                    )
+                )
     return found
 
 
@@ -58,7 +68,7 @@ def chunks(items: Sequence[Any], size: int) -> list[Sequence[Any]]:
     return [items[start : start + size] for start in range(0, len(items), size)]
 
 
-def do(work: Work) -> dict[str, str]:
+def run_payload(payload: Payload) -> dict[str, str]:
     """Bring the cells of a piece of work to their seal; return what is wrong with those that stayed incomplete.
 
     The results are the records; nothing measured travels back.
@@ -68,49 +78,36 @@ def do(work: Work) -> dict[str, str]:
     """
     from inertia.experiments.run import run
 
-    shard = None if work.shard is None else Shard(*work.shard)
-    with results_at(work.results):
+    shard = None if payload.shard is None else Shard(*payload.shard)
+    with results_at(payload.results):
         # The bar is drawn where the work was divided.
-        configs = [replace(from_plain(each), shard=shard, launcher=Local(), progress=False) for each in work.configs]
+        configs = [replace(from_plain(each), shard=shard, launcher=Local(), progress=False) for each in payload.configs]
         shared: dict[Benchmark, Benchmark] = {}
-        jobs = [[cell for cell in cells_of(config, shared) if cell.id in work.cells] for config in configs]
-        strange = set(work.cells) - {cell.id for job in jobs for cell in job}
+        jobs = [[cell for cell in cells_of(config, shared) if cell.id in payload.cells] for config in configs]
+        strange = set(payload.cells) - {cell.id for job in jobs for cell in job}
         if strange:
             raise ValueError(
                 f"cells {', '.join(sorted(strange))} are unknown here: this machine has other code or other data than "
                 "the one that submitted them; give both the same checkout and the same data"
             )
-        outcomes = run(configs, jobs, file=file_of(work))
+        outcomes = run(configs, jobs, file=file_of(payload))
     return {outcome.cell.id: outcome.problem for outcome in outcomes if outcome.problem is not None}
 
 
-def file_of(work: Work) -> str:
+def file_of(payload: Payload) -> str:
     """Return the name of the file that a piece of work writes: the same each time that it is started again."""
-    digest = hashlib.sha256(" ".join(work.cells).encode("ascii")).hexdigest()[:8]
-    part = "" if work.shard is None else f"-{work.shard[0]}of{work.shard[1]}"
+    digest = hashlib.sha256(" ".join(payload.cells).encode("ascii")).hexdigest()[:8]
+    part = "" if payload.shard is None else f"-{payload.shard[0]}of{payload.shard[1]}"
     return f"job-{digest}{part}"
 
 
 @contextmanager
 def results_at(folder: str) -> Iterator[None]:
     """Write results below `folder` inside the block."""
-    before = os.environ.get("INERTIA_RESULTS")
+    before = dict(os.environ)
     os.environ["INERTIA_RESULTS"] = folder
     try:
         yield
     finally:
-        if before is None:
-            del os.environ["INERTIA_RESULTS"]
-        else:
-            os.environ["INERTIA_RESULTS"] = before
-
-
-def _work(cells: Sequence[Cell], part: Shard | None, results: Path) -> Work:
-    asked = part or cells[0].config.shard
-    return Work(
-        # Cells of one job share its config.
-        configs=tuple({id(cell.config): cell.config.resolved for cell in cells}.values()),
-        cells=tuple(cell.id for cell in cells),
-        shard=None if asked is None else (asked.number, asked.count),
-        results=str(results.absolute()),
-    )
+        os.environ.pop("INERTIA_RESULTS")
+        os.environ.update({key: value for key, value in before.items() if key == "INERTIA_RESULTS"})

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from tqdm import tqdm
 
-    from inertia.experiments.launchers.work import Work
+    from inertia.experiments.launchers.payload import Payload
 
 POLL_SECONDS = 1.0
 
@@ -26,7 +26,7 @@ class Handle(Protocol):
         """Tell whether it ended, well or not."""
 
     def problems(self) -> dict[str, str]:
-        """Return what `work.do` returned.
+        """Return what `run_payload` returned.
 
         Raises:
             WorkFailed: it returned nothing.
@@ -41,16 +41,16 @@ class Engine(Protocol):
 
     room: int | None
 
-    def start(self, works: Sequence[Work]) -> list[Handle]:
+    def start(self, payloads: Sequence[Payload]) -> list[Handle]:
         """Start pieces of work, one handle each; at most `room` are started and not done, None is no limit."""
 
 
-def follow(engine: Engine, works: Sequence[Work], bar: tqdm, count: Callable[[], int]) -> dict[str, str]:
+def follow(engine: Engine, payloads: Sequence[Payload], bar: tqdm, count: Callable[[], int]) -> dict[str, str]:
     """Run work until all of it has ended; return cell id -> problem.
 
     A piece that fails costs the others nothing. SIGINT and SIGTERM stop what was started; its records stay.
     """
-    waiting, running, found = list(works), list[tuple["Handle", "Work"]](), dict[str, str]()
+    waiting, running, found = list(payloads), list[tuple["Handle", "Payload"]](), dict[str, str]()
     try:
         while waiting or running:
             free = len(waiting) if engine.room is None else engine.room - len(running)
@@ -59,8 +59,8 @@ def follow(engine: Engine, works: Sequence[Work], bar: tqdm, count: Callable[[],
                 running += zip(engine.start(batch), batch, strict=True)
             ended = [pair for pair in running if pair[0].done()]
             running = [pair for pair in running if pair not in ended]
-            for handle, work in ended:
-                found |= _problems(handle, work)
+            for handle, payload in ended:
+                found |= _problems(handle, payload)
             bar.n = count()
             bar.refresh()
             if running and not ended:
@@ -73,8 +73,8 @@ def follow(engine: Engine, works: Sequence[Work], bar: tqdm, count: Callable[[],
     return found
 
 
-def _problems(handle: Handle, work: Work) -> dict[str, str]:
+def _problems(handle: Handle, payload: Payload) -> dict[str, str]:
     try:
         return handle.problems()
     except WorkFailed as error:
-        return dict.fromkeys(work.cells, str(error))
+        return dict.fromkeys(payload.cells, str(error))

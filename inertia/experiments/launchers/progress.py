@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 Stamp = tuple[int, int]
 
 
-class Watch:
+class Progress:
     """Counts recorded answers; a file that has not changed since the last look is not read again."""
 
     def __init__(self, root: Path, cells: Sequence[Cell]) -> None:

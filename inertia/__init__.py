@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from inertia.decoding.generation import generate
     from inertia.decoding.request import Observation, PromptFormat, Stopping, TokensPrompt
     from inertia.decoding.result import Generation
+    from inertia.decoding.sampling import Sampling
     from inertia.eviction.execution import Execution
     from inertia.eviction.policy import Policy
     from inertia.methods import preset
@@ -24,6 +25,7 @@ __all__ = [
     "Observation",
     "Policy",
     "PromptFormat",
+    "Sampling",
     "Stopping",
     "TokensPrompt",
     "generate",
@@ -36,6 +38,7 @@ _HOMES = {
     "Observation": "decoding.request",
     "Policy": "eviction.policy",
     "PromptFormat": "decoding.request",
+    "Sampling": "decoding.sampling",
     "Stopping": "decoding.request",
     "TokensPrompt": "decoding.request",
     "generate": "decoding.generation",

@@ -118,8 +118,8 @@ def test_what_the_policy_did_is_noted_for_each_answer(small):
 def test_bad_generation_settings_are_refused_before_the_first_answer(small, monkeypatch):
     model = InertiaLM(backbone=small)
     monkeypatch.setattr(InertiaLM, "_answer", lambda *_: pytest.fail("an answer was begun"))
-    with pytest.raises(ValueError, match="task t: .*sampling"):
-        model.generate_until([generation("a"), generation("b", do_sample=True)])
+    with pytest.raises(ValueError, match="task t: .*num_beams"):
+        model.generate_until([generation("a"), generation("b", num_beams=4)])
 
 
 def test_random_scorers_draw_by_document_and_seed(small):
@@ -371,3 +371,24 @@ def test_answers_and_telemetry_do_not_depend_on_the_batch_size(small, method, si
 def test_a_batch_size_is_a_count_or_auto(small, size):
     with pytest.raises(ValueError, match="batch_size"):
         InertiaLM(backbone=small, batch_size=size)
+
+
+@pytest.mark.parametrize("method", [{"method": "full_cache"}, {"method": "inertiakv", "tokens": 9}])
+def test_repeated_requests_are_samples_of_one_prompt(small, method, monkeypatch):
+    hot = {"do_sample": True, "temperature": 2.0, "max_gen_toks": 8}
+    first, second = request(TEXTS[0], hot, number=0), request(TEXTS[2], hot, number=1)
+    model = InertiaLM(backbone=small, batch_size=2, **method)
+    found = model.generate_until([first] * 3 + [second] * 3, disable_tqdm=True)
+    assert len(set(found)) == 6
+    # The same draws in another batch, in another order, and with fewer samples.
+    other = InertiaLM(backbone=small, batch_size=8, **method)
+    assert other.generate_until([second] * 3 + [first] * 3, disable_tqdm=True) == found[3:] + found[:3]
+    assert other.generate_until([first, first], disable_tqdm=True) == found[:2]
+    assert InertiaLM(backbone=small, seed=1, **method).generate_until([first], disable_tqdm=True) != found[:1]
+
+
+def test_a_repeated_greedy_request_is_decoded_once(small, monkeypatch):
+    model, calls, real = InertiaLM(backbone=small), [], InertiaLM._answer
+    monkeypatch.setattr(InertiaLM, "_answer", lambda *given: calls.append(len(given[1])) or real(*given))
+    one = generation(TEXTS[0])
+    assert len(set(model.generate_until([one, one, one], disable_tqdm=True))) == 1 and calls == [1]

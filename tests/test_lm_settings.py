@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from inertia import Stopping, preset
-from inertia.lm_eval.gen_kwargs import stopping
+from inertia import Sampling, Stopping, preset
+from inertia.lm_eval.gen_kwargs import read
 from inertia.lm_eval.settings import check_requests, settings
 from inertia.paths import config_dir
 
@@ -61,16 +61,31 @@ def test_a_bad_setting_is_named_with_what_is_allowed(given, said):
 )
 def test_generation_settings_become_one_greedy_decode(given, wanted):
     before = dict(given)
-    assert stopping(given, 99) == wanted
+    assert read(given, 99) == (wanted, None)
     assert given == before
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [
+        ({"do_sample": True}, Sampling()),
+        ({"temperature": 0.7}, Sampling(0.7)),
+        ({"do_sample": True, "temperature": 0.6, "top_p": 0.95, "top_k": 20}, Sampling(0.6, 20, 0.95)),
+        ({"do_sample": True, "min_p": 0.1, "num_beams": 1, "typical_p": 1.0}, Sampling(min_p=0.1)),
+        ({"do_sample": True, "temperature": 0.0}, None),
+    ],
+)
+def test_sampling_settings_are_followed(given, wanted):
+    assert read({**given, "until": []}, 99) == (Stopping(99), wanted)
 
 
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"do_sample": True, "temperature": 0.7}, "greedy"),
-        ({"do_sample": True}, "greedy"),
-        ({"temperature": 0.7}, "do_sample=False"),
+        ({"do_sample": True, "temperature": 0.7, "typical_p": 0.9}, "only 1 is allowed"),
+        ({"do_sample": True, "seed": 3}, "seed=3"),
+        ({"do_sample": True, "top_p": 1.5}, "top_p"),
+        ({"temperature": -0.7, "do_sample": True}, "temperature"),
         ({"num_beams": 4}, "only 1 is allowed"),
         ({"repetition_penalty": 1.2}, "repetition_penalty"),
         ({"logits_processor": 1}, "logits_processor"),
@@ -80,12 +95,12 @@ def test_generation_settings_become_one_greedy_decode(given, wanted):
         ({"max_gen_toks": 0}, "at least 1"),
     ],
 )
-def test_what_greedy_decoding_cannot_follow_is_refused(given, said):
+def test_what_cannot_be_followed_is_refused(given, said):
     with pytest.raises(ValueError, match=said):
-        stopping(given, 99)
+        read(given, 99)
 
 
-def test_every_generation_task_of_lm_eval_is_followed_or_asks_for_sampling():
+def test_every_generation_task_of_lm_eval_is_followed():
     import lm_eval
 
     class Loader(yaml.SafeLoader):
@@ -98,11 +113,10 @@ def test_every_generation_task_of_lm_eval_is_followed_or_asks_for_sampling():
             continue
         given = yaml.load(text, Loader)["generation_kwargs"] or {}
         seen += 1
-        try:
-            assert stopping(given, 256).max_new_tokens >= 1
-        except ValueError as error:
-            assert given.get("do_sample") or given.get("temperature"), (file.name, given)
-            assert "sampling" in str(error)
+        stopping, sampling = read(given, 256)
+        assert stopping.max_new_tokens >= 1, file.name
+        asks = given.get("do_sample", bool(given.get("temperature"))) and given.get("temperature") != 0
+        assert (sampling is not None) == asks, (file.name, given)
     assert seen > 200
 
 

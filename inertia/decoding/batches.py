@@ -11,7 +11,8 @@ import psutil
 import torch
 from torch import Tensor
 
-from inertia.decoding.row import GrowingRow, mean_count, propose
+from inertia.decoding.row import GrowingRow, mean_count
+from inertia.decoding.sampling import choose
 from inertia.eviction.attention import attention_of, decoding_attention
 from inertia.eviction.cache import SessionCache
 from inertia.eviction.execution import CAPACITY_SPREAD, GIB, Execution
@@ -21,9 +22,6 @@ from inertia.eviction.support import rotary_side
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
-
-# Two best logits closer than this may change places in another batch: what fp32 rounding does to batched products.
-LOGIT_ROUNDING = 1e-4
 
 
 def batch_bytes(model: PreTrainedModel, execution: Execution) -> float:
@@ -102,15 +100,15 @@ def run(model: PreTrainedModel, batch: DecodeBatch, rows: list[GrowingRow]) -> N
         tokens = [row.tokens[-1] for row in rows]
         logits = forward(model, batch, tokens, batch.newest.tolist(), compiled=request.execution.compiled)
         batch.advance(step)
+        chosen, near = choose(rows, logits)
         if len(rows) > 1:
-            ties += near_choices(logits).to(ties.device)
-        proposed = propose(request, logits, step)
+            ties += near.to(ties.device)
         for index, row in enumerate(rows):
             if ended[index]:
                 continue
             row.peak = max(row.peak, batch.filled(index))
             row.note(batch.kept(index), batch.scope(index))
-            ended[index] = row.take(logits[index], proposed[index])
+            ended[index] = row.take(logits[index], chosen[index])
             if ended[index]:
                 row.retained = mean_count(batch.kept(index))
                 row.near_ties = int(ties[index]) + batch.near_ties(index)
@@ -123,13 +121,6 @@ def run(model: PreTrainedModel, batch: DecodeBatch, rows: list[GrowingRow]) -> N
     batch.check()
     for row in everyone:
         row.decode_seconds += time.perf_counter() - started
-
-
-def near_choices(logits: Tensor) -> Tensor:
-    """Return per row 1 where a second token was within rounding of the best, else 0; logits are [R, vocabulary]."""
-    logits = logits.float()
-    within = logits >= logits.amax(dim=-1, keepdim=True) - LOGIT_ROUNDING
-    return (within.sum(-1) > 1).long()
 
 
 def forward(

@@ -16,7 +16,8 @@ from inertia.decoding.checks import check
 from inertia.decoding.prefill import Prefilled, compress, prefill, read_on
 from inertia.decoding.request import Observation, PromptFormat, Request, Stopping, TokensPrompt
 from inertia.decoding.result import Generation
-from inertia.decoding.row import GrowingRow, mean_count, propose
+from inertia.decoding.row import GrowingRow, mean_count
+from inertia.decoding.sampling import Sampling, choose
 from inertia.eviction.attention import attention_of, decoding_attention
 from inertia.eviction.cut import first_cut
 from inertia.eviction.execution import Execution
@@ -41,9 +42,10 @@ def generate(
     stopping: Stopping | None = None,
     observe: Observation | None = None,
     prompt_format: PromptFormat | None = None,
+    sampling: Sampling | None = None,
     execution: Execution | None = None,
 ) -> list[Generation] | list[list[Generation]]:
-    """Decode prompts greedily under several policies, with one prefill per prompt for all of them.
+    """Decode prompts under several policies, with one prefill per prompt for all of them.
 
     The first token comes from the prefill, so n tokens take n - 1 decode steps. Step 1 sees the whole prompt under
     every policy; the cut to the budget comes after it. Policies that compress the prompt go through a first step of
@@ -62,10 +64,12 @@ def generate(
         stopping: when answers end, in place of the two above.
         observe: what is kept of the steps beside the tokens.
         prompt_format: how the prompts were made, for stop strings and for compressors that word requests of their own.
+        sampling: how tokens are drawn; None for greedy decoding.
         execution: how to compute it; None for the defaults.
 
     Returns:
-        One Generation per policy, in their order; for a list of prompts, one such list per prompt.
+        One Generation per policy, in their order, or one per sample of each; for a list of prompts, one such list per
+        prompt.
 
     Raises:
         ValueError: a bad shape or dtype, ids outside the vocabulary, an empty prompt, no policy, a limit below 1,
@@ -91,6 +95,7 @@ def generate(
         Observation(trace) if observe is None else observe,
         prompt_format or PromptFormat(),
         execution or Execution(),
+        sampling,
     )
     check(model, prompts, policies, request)
     with torch.inference_mode(), evaluating(model):
@@ -112,7 +117,7 @@ def together(
         request: the call.
         prompts: its prompts, or some of them.
         policies: its policies.
-        first: index of the first of these (prompt, policy) pairs in the call.
+        first: index of the first of these (prompt, policy, sample) in the call.
     """
     try:
         return in_one_go(model, request, prompts, policies, first)
@@ -129,7 +134,7 @@ def together(
     # Outside the handler, which would keep the failed tensors alive.
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
-    parts = (prompts[:half], first), (prompts[half:], first + half * len(policies))
+    parts = (prompts[:half], first), (prompts[half:], first + half * len(policies) * request.samples)
     return [rows for part, start in parts for rows in together(model, request, part, policies, start)]
 
 
@@ -145,15 +150,17 @@ def in_one_go(
     same = [meaning(policy, number) for number, policy in enumerate(policies)]
     started, waiting = [], []
     for prompt in prompts:
-        number = first + len(started) * len(policies)
+        number = first + len(started) * len(policies) * request.samples
         rows = {
-            key: GrowingRow(
+            (key, sample): GrowingRow(
                 request,
                 prompt,
                 policies[same.index(key)],
-                tuple(number + at for at, other in enumerate(same) if other == key),
+                tuple(number + at * request.samples + sample for at, other in enumerate(same) if other == key),
+                sample,
             )
             for key in dict.fromkeys(same)
+            for sample in range(request.samples)
         }
         start(model, layers, list(rows.values()))
         started.append(rows)
@@ -165,7 +172,7 @@ def in_one_go(
             waiting = []
     decode(model, layers, waiting, most_bytes)
     finished = [{key: row.finished() for key, row in rows.items()} for rows in started]
-    return [[of_prompt[key] for key in same] for of_prompt in finished]
+    return [[of_prompt[key, sample] for key in same for sample in range(request.samples)] for of_prompt in finished]
 
 
 @contextmanager
@@ -193,7 +200,7 @@ def start(model: PreTrainedModel, layers: Layers, rows: Sequence[GrowingRow]) ->
     policies = [row.policy for row in rows]
     request, prompt = rows[0].request, rows[0].prompt
     plain_full = any(not policy.evicts and policy.prefill.compressor is None for policy in policies)
-    extra = request.steps if plain_full else min(request.steps, 1)
+    extra = request.steps if plain_full and request.samples == 1 else min(request.steps, 1)
     prefilled = prefill(model, layers, prompt, policies, extra, request)
     families: dict[str, list[GrowingRow]] = {}
     for row in rows:
@@ -217,32 +224,60 @@ def start_family(model: PreTrainedModel, layers: Layers, prefilled: Prefilled, f
         for row in family:
             row.prefill_budget, row.prefill_retained = budget, retained
     before = time.perf_counter() - started
-    (proposed,) = propose(request, logits[None], 0)
-    for row in family:
+    chosen, _ = choose(family, logits.expand(len(family), -1))
+    alive: dict[int, list[GrowingRow]] = {}
+    for row, token in zip(family, chosen, strict=True):
         row.prefill_seconds = prefilled.seconds + before
         row.retained = float(prompt.counts().double().mean())
         row.peak = prompt.longest()
         row.cache_bytes = prompt_bytes(prompt, row.policy, steps)
-    if any([row.take(logits, proposed) for row in family]):
-        return
-    scorers = list(dict.fromkeys(row.policy.scorer for row in family if row.policy.evicts))
+        if not row.take(logits, token):
+            alive.setdefault(row.tokens[0], []).append(row)
     cached = prompt.longest() if rule.compressor is None or rule.compressor.removes else prompt.length
+    for members in alive.values():
+        branch = prompt.branch() if len(alive) > 1 else prompt
+        first_step(model, layers, prefilled, branch, cached, members, adopt=request.samples == 1)
+        for row in members:
+            row.decode_seconds = time.perf_counter() - started - before
+
+
+def first_step(
+    model: PreTrainedModel,
+    layers: Layers,
+    prefilled: Prefilled,
+    prompt: Prompt,
+    cached: int,
+    rows: Sequence[GrowingRow],
+    *,
+    adopt: bool,
+) -> None:
+    """Take rows with the same first token through decode step 1 and the first cut.
+
+    Args:
+        model: the model.
+        layers: its layers.
+        prefilled: the prompt as it was read.
+        prompt: what is left of it, with room for the token.
+        cached: tokens cached when decoding starts, in the fullest head.
+        rows: the rows.
+        adopt: whether a full cache may take the prompt's tensors over.
+    """
+    request, source = rows[0].request, rows[0].prompt
+    scorers = list(dict.fromkeys(row.policy.scorer for row in rows if row.policy.evicts))
     step = FirstStep(layers, prompt, scorers, source.seed, attention_of(request.execution.scoring))
     with decoding_attention(model):
-        logits = forward(model, step, [family[0].tokens[-1]], [step.seen])[0]
+        logits = forward(model, step, [rows[0].tokens[-1]], [step.seen])[0]
     step.check()
-    (proposed,) = propose(request, logits[None], 1)
-    for row in family:
+    chosen, _ = choose(rows, logits.expand(len(rows), -1))
+    for row, token in zip(rows, chosen, strict=True):
         sequence = Row(row.policy, source.ids.shape[1], source.seed, cached, source.context_end)
         starts = prefilled.observed.get(repr((row.policy.start, source.ids.shape[1])))
-        cut = first_cut(sequence, prompt, step.scores_of(row.policy), starts, steps)
+        cut = first_cut(sequence, prompt, step.scores_of(row.policy), starts, request.steps, adopt=adopt)
         row.peak = int((cut.positions >= 0).sum(-1).max())
         row.retained = mean_count(cut.positions)
         row.cache_bytes = cut.row_bytes
         row.note(cut.positions, cut.scope)
-        ended = row.take(logits, proposed)
-        row.decode_seconds = time.perf_counter() - started - before
-        row.cut = None if ended else cut
+        row.cut = None if row.take(logits, token) else cut
 
 
 def prompt_bytes(prompt: Prompt, policy: Policy, steps: int) -> int:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from inertia.decoding.sampling import Sampling
 from inertia.eviction.execution import Execution
 
 if TYPE_CHECKING:
@@ -72,7 +73,8 @@ class Observation:
         trace: record the kept positions after every decode step.
         logits: keep the logits that each token was chosen from.
         on_logits: called as on_logits(row, token, logits) with what each token was chosen from, for callers that
-            reduce logits too large to keep: the policy's index (counted on over the prompts where there are several),
+            reduce logits too large to keep: the policy's index (counted over prompts, policies and samples, in this
+            order of loops, where there are several),
             the token's index, logits [vocabulary] as the model gave them. From token 2 on plain full caches come
             before all others. Whoever keeps logits copies them.
     """
@@ -105,6 +107,12 @@ class Request:
     observe: Observation = field(default_factory=Observation)
     prompt_format: PromptFormat = field(default_factory=PromptFormat)
     execution: Execution = field(default_factory=Execution)
+    sampling: Sampling | None = None
+
+    @property
+    def samples(self) -> int:
+        """Answers per prompt and policy."""
+        return 1 if self.sampling is None else self.sampling.samples
 
     @property
     def steps(self) -> int:

@@ -24,7 +24,8 @@ class GrowingRow:
         request: the call that it belongs to.
         prompt: what was read.
         policy: what decides.
-        numbers: indices, over all (prompt, policy) pairs of the call, of those that this row answers.
+        numbers: indices, over all (prompt, policy, sample) of the call, of those that this row answers.
+        sample: which of several answers.
         cut: what it keeps of its prompt, from its first cut until its batch is made; None for a row that has ended.
     """
 
@@ -32,6 +33,7 @@ class GrowingRow:
     prompt: TokensPrompt
     policy: Policy
     numbers: tuple[int, ...]
+    sample: int = 0
     cut: Cut | None = None
     tokens: list[int] = field(default_factory=list)
     logits: list[Tensor] = field(default_factory=list)
@@ -47,15 +49,15 @@ class GrowingRow:
     near_ties: int = 0
     stop: str = "length"
 
-    def take(self, logits: Tensor, proposed: int) -> bool:
-        """Append the next token, the forced one or the proposed one, and return whether the row ends with it.
+    def take(self, logits: Tensor, chosen: int) -> bool:
+        """Append the next token, the forced one or the chosen one, and return whether the row ends with it.
 
         Args:
             logits: what it is chosen from, [vocabulary].
-            proposed: what the model would choose.
+            chosen: the likeliest or drawn one.
         """
         index, forced = len(self.tokens), self.prompt.forced_tokens
-        self.tokens.append(proposed if forced is None else forced[index])
+        self.tokens.append(chosen if forced is None else forced[index])
         observe = self.request.observe
         if observe.logits:
             self.logits.append(logits.float().cpu())
@@ -104,20 +106,6 @@ class GrowingRow:
             kept=self.kept if self.request.observe.trace else None,
             logits=torch.stack(self.logits) if self.request.observe.logits else None,
         )
-
-
-def propose(request: Request, logits: Tensor, made: int) -> list[int]:
-    """Return the greedy choice of each row; EOS is out of the question below the least number of tokens.
-
-    Args:
-        request: the call.
-        logits: [R, vocabulary].
-        made: tokens generated so far.
-    """
-    eos = request.stopping.eos
-    if made < request.stopping.min_new_tokens and eos:
-        logits = logits.index_fill(-1, torch.tensor(sorted(eos), device=logits.device), float("-inf"))
-    return logits.argmax(dim=-1).tolist()
 
 
 def mean_count(kept: Tensor) -> float:

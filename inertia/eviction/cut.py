@@ -64,10 +64,12 @@ class Cut:
         return self.row_bytes + tables * capacity
 
 
-def first_cut(row: Row, prompt: Prompt, scores: list[Tensor] | None, start: list[Tensor] | None, steps: int) -> Cut:
+def first_cut(
+    row: Row, prompt: Prompt, scores: list[Tensor] | None, start: list[Tensor] | None, steps: int, *, adopt: bool = True
+) -> Cut:
     """Decide what a row keeps, and copy it; the newcomer of step 1 is a candidate like any other.
 
-    A row that keeps all of a plain prompt takes the prompt's own tensors over: at most one row may.
+    A row that keeps all of a plain prompt takes the prompt's own tensors over where it may adopt: one row at most.
 
     Args:
         row: the sequence and its policy.
@@ -75,6 +77,7 @@ def first_cut(row: Row, prompt: Prompt, scores: list[Tensor] | None, start: list
         scores: of step 1, per eligible layer [Hkv or 1, n]; None for a policy that keeps everything.
         start: initial utilities of the prompt's tokens, per eligible layer [Hkv, L0], or None for zero.
         steps: decode steps in all, step 1 included.
+        adopt: whether the prompt's own tensors may be taken over.
 
     Raises:
         FloatingPointError: the scores hold NaN or infinities.
@@ -84,7 +87,7 @@ def first_cut(row: Row, prompt: Prompt, scores: list[Tensor] | None, start: list
     utility = torch.zeros(positions.shape, device=positions.device)
     if scores is not None:
         utility, slots = ranked_cut(row, prompt, positions, slots, scores, start)
-    adopts = scores is None and not prompt.ragged
+    adopts = adopt and scores is None and not prompt.ragged
     return Cut(
         row,
         prompt.length,

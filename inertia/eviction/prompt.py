@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -48,6 +48,22 @@ class Prompt:
         """Return the bytes of all layers, states included, with `capacity` slots where a policy cuts, or as it is."""
         tokens = sum(layer.row_bytes(capacity) for layer in self.layers.values())
         return tokens + sum(state_bytes(state) for state in self.states.values())
+
+    def branch(self) -> Prompt:
+        """Return the prompt to be continued by another token: what that overwrites for good is copied.
+
+        Slots are shared: the newcomer's is the same one in every branch, so one branch at a time may go on, and only
+        until what it keeps is taken out.
+        """
+        return replace(
+            self,
+            layers={
+                number: layer.joined() if isinstance(layer, SlidingWindow) else layer
+                for number, layer in self.layers.items()
+            },
+            states={number: joined_states([state]) for number, state in self.states.items()},
+            positions=None if self.positions is None else self.positions.clone(),
+        )
 
     def counts(self) -> Tensor:
         """Return the filled slots per head, [K, Hkv]."""

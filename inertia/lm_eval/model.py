@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
+from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
 from lm_eval import utils
@@ -14,9 +15,10 @@ from tqdm import tqdm
 from inertia import backbones
 from inertia.benchmarks.render import Renderer
 from inertia.decoding.request import Observation, PromptFormat, Stopping, TokensPrompt, before_stop
+from inertia.decoding.sampling import Sampling
 from inertia.eviction import checks
 from inertia.experiments.decode import example_seed
-from inertia.lm_eval.gen_kwargs import stopping
+from inertia.lm_eval import gen_kwargs
 from inertia.lm_eval.prompts import FittedPrompt, context_chars, encode, fitted, templated
 from inertia.lm_eval.settings import ROLLING, check_requests, settings
 
@@ -39,7 +41,7 @@ class InertiaLM(TemplateLM):
 
     Attributes:
         settings: what it was made from.
-        telemetry: by (task, number of the request's document), what the policy did there.
+        telemetry: by (task, number of the request's document), what the policy did there; of samples, in the first.
 
     Deviations: see `inertia.lm_eval.prompts`.
     """
@@ -172,56 +174,65 @@ class InertiaLM(TemplateLM):
     # -------------------------------------------------------------------------------------------- answers
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
-        """Return the greedy answer of each request, cut before its earliest stop string.
+        """Return the answer of each request, cut before its earliest stop string.
+
+        A request that stands there several times, as lm-eval's `repeats` asks, is answered by as many samples that
+        share its prefill; greedy decoding answers it once.
 
         Raises:
             ValueError: a task's generation settings cannot be followed, or its prompts may not be in a template.
         """
         check_requests(self.settings.policy, "generate_until")
-        stops = [self._stopping(request) for request in requests]
+        places: dict[int, list[int]] = {}
+        for number, request in enumerate(requests):
+            places.setdefault(id(request), []).append(number)
         found: dict[int, str] = {}
+        groups: dict[Any, list[list[int]]] = {}
+        for numbers in places.values():
+            request = requests[numbers[0]]
+            settings, rendered = self._read(request), request.args[0] in self._rendered
+            groups.setdefault((*settings, rendered, len(numbers)), []).append(numbers)
         with tqdm(total=len(requests), disable=disable_tqdm, desc=self.settings.method) as bar:
-            for numbers in self._batches(requests, stops):
-                answers = self._answer([requests[number] for number in numbers], stops[numbers[0]])
-                found.update(zip(numbers, answers, strict=True))
-                bar.update(len(numbers))
+            for (stop, sampling, _, repeats), members in groups.items():
+                sampling = None if sampling is None else replace(sampling, samples=repeats)
+                for batch in self._batches(members, requests, 1 if sampling is None else repeats):
+                    answers = self._answer([requests[numbers[0]] for numbers in batch], stop, sampling)
+                    for numbers, texts in zip(batch, answers, strict=True):
+                        found.update(zip(numbers, cycle(texts), strict=False))
+                        bar.update(len(numbers))
         return [found[number] for number in range(len(requests))]
 
-    def _stopping(self, request: Instance) -> Stopping:
+    def _read(self, request: Instance) -> tuple[Stopping, Sampling | None]:
         if request.doc.get("kv_bare") and request.args[0] in self._rendered:
             raise ValueError(
                 f"task {request.task_name}: its official protocol has no chat template; "
                 "run it by itself, without --apply_chat_template."
             )
         try:
-            return stopping(request.args[1], self.settings.max_gen_toks)
+            return gen_kwargs.read(request.args[1], self.settings.max_gen_toks)
         except ValueError as error:
             raise ValueError(f"task {request.task_name}: {error}") from error
 
-    def _batches(self, requests: list[Instance], stops: list[Stopping]) -> Iterator[list[int]]:
-        """Yield the numbers of requests that decode together: of equal settings, and alike in length."""
-        groups: dict[Any, list[int]] = {}
-        for number, (request, stop) in enumerate(zip(requests, stops, strict=True)):
-            groups.setdefault((stop, request.args[0] in self._rendered), []).append(number)
-        for numbers in groups.values():
-            if self.batch_size > 1:
-                numbers.sort(key=lambda number: len(requests[number].args[0]))
-            for start in range(0, len(numbers), self.batch_size):
-                yield numbers[start : start + self.batch_size]
+    def _batches(self, members: list[list[int]], requests: list[Instance], rows: int) -> Iterator[list[list[int]]]:
+        """Yield what decodes together, alike in length, each with so many rows; requests by their numbers."""
+        if self.batch_size > 1:
+            members = sorted(members, key=lambda numbers: len(requests[numbers[0]].args[0]))
+        size = max(1, self.batch_size // rows)
+        for start in range(0, len(members), size):
+            yield members[start : start + size]
 
-    def _answer(self, requests: Sequence[Instance], stop: Stopping) -> list[str]:
+    def _answer(self, requests: Sequence[Instance], stop: Stopping, sampling: Sampling | None) -> list[list[str]]:
         prompts = [self._fitted(request, request.args[0], stop.max_new_tokens) for request in requests]
         stop = replace(stop, eos_token_id=self._ends(stop.stop_strings))
-        found = []
-        for request, prompt, made in zip(requests, prompts, self._generate(requests, prompts, stop), strict=True):
+        made = self._generate(requests, prompts, stop, sampling=sampling)
+        for request, prompt, (first, *_) in zip(requests, prompts, made, strict=True):
             self.telemetry[request.task_name, request.doc_id] = {
                 "prompt_hash": utils.hash_string(request.args[0]),
-                **telemetry(made, prompt),
+                **telemetry(first, prompt),
                 "truncated": prompt.truncated or bool(request.doc.get("kv_truncated")),
             }
-            text = self.tokenizer.decode(made.tokens, skip_special_tokens=True)
-            found.append(before_stop(text, stop.stop_strings))
-        return found
+        decode = partial(self.tokenizer.decode, skip_special_tokens=True)
+        return [[before_stop(decode(each.tokens), stop.stop_strings) for each in rows] for rows in made]
 
     def _ends(self, until: Sequence[str]) -> tuple[int, ...]:
         """Ids that end an answer: the backbone's, and the stop strings that are special tokens, which have no text."""
@@ -234,8 +245,10 @@ class InertiaLM(TemplateLM):
         requests: Sequence[Instance],
         prompts: Sequence[FittedPrompt],
         stop: Stopping,
+        *,
+        sampling: Sampling | None = None,
         forced_tokens: Sequence[int] | None = None,
-    ) -> list[Generation]:
+    ) -> list[list[Generation]]:
         import torch
 
         from inertia.decoding.generation import generate
@@ -245,19 +258,19 @@ class InertiaLM(TemplateLM):
             ids = torch.tensor([prompt.ids], device=self._input_device)
             return TokensPrompt(ids, prompt.context_end, example_seed(self.settings.seed, name), forced_tokens)
 
-        made = generate(
+        return generate(
             self.backbone.model,
             [told(*pair) for pair in zip(requests, prompts, strict=True)],
             [self.settings.policy],
             stopping=stop,
             observe=Observation(logits=forced_tokens is not None),
+            sampling=sampling,
             prompt_format=PromptFormat(
                 self.tokenizer,
                 requests[0].args[0] in self._rendered,
                 Renderer(self.tokenizer, False).template_variables,
             ),
         )
-        return [each for (each,) in made]
 
     @property
     def _input_device(self) -> Any:
@@ -318,7 +331,7 @@ class InertiaLM(TemplateLM):
             raise ValueError(f"task {request.task_name}: a request without context leaves nothing to compress.")
         _, continuation = self._encode_pair(text, answer)
         prompt = self._fitted(request, text.rstrip(), len(continuation))
-        (made,) = self._generate([request], [prompt], Stopping(len(continuation)), continuation)
+        ((made,),) = self._generate([request], [prompt], Stopping(len(continuation)), forced_tokens=continuation)
         return likelihood(made.logits, continuation)
 
 

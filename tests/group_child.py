@@ -20,8 +20,8 @@ from typing import Any
 from inertia.benchmarks.example import Example
 from inertia.experiments import decode
 from inertia.experiments import run as harness
-from inertia.experiments.answers import Answer
 from inertia.experiments.cells import Cell, Outcome
+from inertia.measure.answers import Answer
 from inertia.paths import results_dir
 from inertia.records.faults import fault
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from inertia import Execution, Observation, Policy, generate, preset
-from inertia.decoding.sampling import near_choices
+from inertia.decoding.choice import near_choices
 from inertia.eviction.aggregation import Decoupled
 from inertia.eviction.budget import Ratio, SeenRatio, Tokens
 from inertia.eviction.keep_sets import near_tie

@@ -28,8 +28,8 @@ from inertia.eviction.aggregation import CoupledEMA, Decoupled, TimeEMA
 from inertia.eviction.budget import Tokens, Unlimited
 from inertia.eviction.layers import layers_of
 from inertia.eviction.prefill_rule import Prefill
-from inertia.experiments.answers import TaskRunner
 from inertia.measure import fidelity
+from inertia.measure.answers import TaskRunner
 from inertia.measure.fidelity import Comparison, Followed, with_fidelity
 from inertia.prefill.capture import scores_of
 from inertia.prefill.key_norm import KeyNorm

@@ -11,10 +11,10 @@ PACKAGE = Path(__file__).resolve().parents[1] / "inertia"
 
 # From the bottom to the top: a room imports from rooms of lower floors only.
 FLOORS = (
-    {"paths", "statistics", "eviction"},
+    {"paths", "network", "statistics", "eviction"},
     {"prefill", "records"},
-    {"methods", "backbones", "benchmarks", "reports"},
-    {"decoding", "paper"},
+    {"methods", "decoding", "reports"},
+    {"backbones", "benchmarks", "paper"},
     {"measure"},
     {"experiments"},
     {"plan", "report", "lm_eval"},

@@ -12,7 +12,7 @@ A benchmark is a package `inertia.benchmarks.<name>` with
 where `task` is a name in `TASKS`, `count` takes examples from the first on, `source` gives outside data (`sources`),
 `prediction` is the answer as decoded, not stripped, `references` are the accepted answers, and `metadata` is the
 example's, which most scores do not look at; and optionally `task_renderer(task, renderer)`, `limit(task,
-context_window, overhead)` (official limit on prompt tokens), `protocol(task)` (see `inertia.experiments.answers`),
+context_window, overhead)` (official limit on prompt tokens), `protocol(task)` (see `inertia.measure.answers`),
 `reference_answer(example)` and `HUB`, its pinned data.
 """
 

@@ -11,8 +11,8 @@ import psutil
 import torch
 from torch import Tensor
 
+from inertia.decoding.choice import choose
 from inertia.decoding.row import GrowingRow, mean_count
-from inertia.decoding.sampling import choose
 from inertia.eviction.attention import attention_of, decoding_attention
 from inertia.eviction.cache import SessionCache
 from inertia.eviction.execution import CAPACITY_SPREAD, GIB, Execution

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from inertia import backbones
 from inertia.benchmarks.example import Example
 from inertia.benchmarks.registry import Benchmark
-from inertia.experiments.answers import Answer, TaskRunner
 from inertia.experiments.cells import Cell
+from inertia.measure.answers import Answer, TaskRunner
 
 if TYPE_CHECKING:
     from inertia.backbones import Backbone

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from inertia.benchmarks.example import Example
-from inertia.experiments.answers import Answer
 from inertia.experiments.cells import Cell
+from inertia.measure.answers import Answer
 from inertia.records.writer import CellWriter
 
 

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 from inertia import backbones
 from inertia.benchmarks.example import Example
 from inertia.benchmarks.registry import Benchmark
-from inertia.experiments.answers import TaskRunner
 from inertia.experiments.cells import Cell, Outcome, cells_of, groups_of, plan_of
 from inertia.experiments.config import RunConfig
 from inertia.experiments.decode import check, decode_example, task_runner
 from inertia.experiments.indices import listings, write_tables
 from inertia.experiments.mirroring import mirror
 from inertia.experiments.rows import row_of
+from inertia.measure.answers import TaskRunner
 from inertia.paths import results_dir
 from inertia.records.progress import Progress, progress
 from inertia.records.provenance import collect

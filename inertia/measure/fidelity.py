@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from inertia.benchmarks.example import Example
     from inertia.benchmarks.render import Prompt
-    from inertia.experiments.answers import Answer, TaskRunner
+    from inertia.measure.answers import Answer, TaskRunner
 
 EQUAL = 2
 """Tokens whose distributions are equal by construction."""

@@ -109,6 +109,7 @@ def stand_in(setattr_: Any = setattr) -> None:
     """Put the stand-ins into the harness; a test gives `monkeypatch.setattr`."""
     setattr_(decode, "answers", answers)
     setattr_(harness, "task_runner", lambda *_: SimpleNamespace(renderer=None))
+    setattr_(harness, "check", lambda *_: None)
     setattr_(harness, "collect", lambda: {"commit": None})
     setattr_(harness.Loaded, "get", lambda *_: SimpleNamespace(name="stub"))
 

@@ -11,6 +11,7 @@ from inertia.backbones.artifacts import artifact
 from inertia.backbones.backbone import Backbone
 from inertia.backbones.config import DTYPES, BackboneConfig
 from inertia.eviction.layers import layers_of
+from inertia.network import online
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase

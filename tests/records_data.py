@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from inertia.records import cell_id, open_cell
+from one_cell import open_cell
+
+from inertia.records import cell_id
 from inertia.records.store import files, row_hash
 
 

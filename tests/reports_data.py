@@ -8,7 +8,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from inertia.records import cell_id, open_cell
+from one_cell import open_cell
+
+from inertia.records import cell_id
 from inertia.records.writer import writing
 from inertia.reports.source import Cell, Source
 

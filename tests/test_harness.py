@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from hydra import compose, initialize_config_dir
+from one_cell import open_cell
 
 from inertia.benchmarks.rows import rows_of
 from inertia.benchmarks.sources import Source
@@ -227,7 +228,7 @@ def test_what_is_wrong_with_one_cell_does_not_stop_the_others(results, damage):
 
 
 def test_another_cell_of_the_same_id_is_refused_and_the_rest_runs(results, monkeypatch):
-    from inertia.records import open_cell, writer
+    from inertia.records import writer
 
     jobs = [config("method=inertiakv"), config("method=h2o")]
     (cell,) = harness.cells_of(jobs[0])

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from one_cell import open_cell
 
 from inertia.records import (
     Cell,
@@ -22,7 +23,6 @@ from inertia.records import (
     Incomplete,
     canonical_hash,
     cell_id,
-    open_cell,
     read_cells,
 )
 from inertia.records.atomic import write_atomic

@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from one_cell import open_cell
 from records_data import edit, write
 
 from inertia.records import (
@@ -24,7 +25,6 @@ from inertia.records import (
     canonical_hash,
     export,
     listed,
-    open_cell,
     read_cells,
     verify,
     write_experiment,

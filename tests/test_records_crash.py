@@ -16,8 +16,9 @@ from pathlib import Path
 
 import group_child
 import pytest
+from one_cell import open_cell
 
-from inertia.records import canonical_hash, open_cell, read_cells, store
+from inertia.records import canonical_hash, read_cells, store
 from inertia.records.faults import fault
 from inertia.records.progress import progress
 from inertia.records.store import files

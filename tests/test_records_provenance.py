@@ -8,8 +8,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from one_cell import open_cell
 
-from inertia.records import open_cell
 from inertia.records.provenance import code_version, collect, environment_sha256, hardware
 from inertia.records.redact import redact, redact_text
 from inertia.records.store import files

@@ -13,6 +13,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from one_cell import open_cell
 from records_data import edit, only_file, write_cell
 from records_data import identity as grid_identity
 from records_data import write as write_grid
@@ -24,7 +25,6 @@ from inertia.records import (
     canonical_hash,
     cell_id,
     export,
-    open_cell,
     read_cells,
     read_samples,
     sample_schema,

@@ -17,7 +17,7 @@ from inertia.records.rows import canonical_hash, read_cells
 from inertia.records.schema import SCHEMA_VERSION, NewerSchema, sample_schema
 from inertia.records.store import CorruptRecord, OldRecords
 from inertia.records.verify import verify
-from inertia.records.writer import CellWriter, Incomplete, open_cell
+from inertia.records.writer import CellWriter, Incomplete
 
 __all__ = [
     "SCHEMA_VERSION",
@@ -37,7 +37,6 @@ __all__ = [
     "export",
     "identity_sha256",
     "listed",
-    "open_cell",
     "read_cells",
     "read_samples",
     "sample_schema",

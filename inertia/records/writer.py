@@ -115,14 +115,12 @@ class CellWriter:
         planned: ids of all planned examples. May hold more than was asked for: an example that was tried stays.
         good: ids of the examples with an ok row, whoever recorded it.
         failed: example id -> its last failed row.
-        writer: where it is recorded.
     """
 
     plan: CellPlan
     planned: tuple[str, ...]
     good: set[str]
     failed: dict[str, Mapping[str, Any]]
-    writer: Writer = field(repr=False)
 
     @property
     def id(self) -> str:
@@ -181,24 +179,6 @@ class CellWriter:
         reason = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
         row = {**columns, "example_id": example_id, "index": index, "task": task, "status": "failed"}
         return self.row({**row, "error": redact_text(reason)[:_ERROR_LENGTH]})
-
-    def append(self, values: Mapping[str, Any]) -> None:
-        """Record one finished example by itself: `row`, then `Writer.record`."""
-        self._record(self.row(values))
-
-    def append_failure(self, *given: Any, **columns: Any) -> None:
-        """Record by itself that an example failed, and why; the arguments are those of `failure_row`."""
-        self._record(self.failure_row(*given, **columns))
-
-    def seal(self) -> dict[str, Any]:
-        """Seal the cell and return its summary; raise what `Writer.close` says instead."""
-        closed = self.writer.close([self.plan])[self.id]
-        if isinstance(closed, Exception):
-            raise closed
-        return closed.summary
-
-    def _record(self, row: dict[str, Any]) -> None:
-        self.writer.record(Batch((self.id,), (row["example_id"],)).id, [(self, row)])
 
 
 @dataclass(frozen=True)
@@ -278,7 +258,7 @@ class Writer:
             for plan in plans:
                 try:
                     if plan.id not in problems:
-                        cells[plan.id] = self._cell(plan, found.get(plan.id))
+                        cells[plan.id] = _cell_writer(plan, found.get(plan.id))
                 except IdentityClash as error:
                     problems[plan.id] = error
             key = hashlib.sha256(prompts.encode()).hexdigest()[:16]
@@ -347,11 +327,6 @@ class Writer:
         except sqlite3.Error as failure:
             _log.warning("%s: could not record that the session ended (%s)", self.store.path, failure)
 
-    def _cell(self, plan: CellPlan, known: Progress | None) -> CellWriter:
-        if known is None:
-            return CellWriter(plan, plan.planned, set(), {}, self)
-        return CellWriter(plan, _whole_plan(plan, known), set(known.good), dict(known.failed), self)
-
     def _seal(self, complete: Iterable[tuple[CellPlan, Progress, Mapping[str, Any]]]) -> None:
         own = self.opened().path
         cells, seals = [], []
@@ -381,32 +356,15 @@ def writing(root: Path, name: str, provenance: Callable[[], Mapping[str, Any]]) 
         writer.end("ended")
 
 
-@contextmanager
-def open_cell(
-    root: Path,
-    identity: Mapping[str, Any],
-    *,
-    label: str,
-    planned: Sequence[str],
-    config: Mapping[str, Any],
-    provenance: Mapping[str, Any],
-    name: str = "local",
-) -> Iterator[CellWriter]:
-    """Open one cell by itself, in a session of its own; the arguments are those of `CellPlan` and `writing`.
-
-    Raises:
-        CellLocked, CorruptRecord, IdentityClash: it is held elsewhere, damaged, or another one has its id.
-    """
-    plan = CellPlan(identity, label, tuple(planned), config)
-    with writing(root, name, lambda: provenance) as writer, writer.open([plan], plan.id, label) as group:
-        if plan.id in group.problems:
-            raise group.problems[plan.id]
-        yield group.cells[plan.id]
-
-
 def hurt(damage: Iterable[Damage]) -> dict[str, Exception]:
     """Return cell id -> the error that says what is wrong with it."""
     return {cell: CorruptRecord(each.reason) for each in damage for cell in each.cells or ()}
+
+
+def _cell_writer(plan: CellPlan, known: Progress | None) -> CellWriter:
+    if known is None:
+        return CellWriter(plan, plan.planned, set(), {})
+    return CellWriter(plan, _whole_plan(plan, known), set(known.good), dict(known.failed))
 
 
 def _whole_plan(plan: CellPlan, known: Progress) -> tuple[str, ...]:

@@ -20,7 +20,7 @@ TABLES     = $(patsubst 0%,%,$(patsubst configs/experiment/table%.yaml,%,$(wildc
 PROFILES   = $(patsubst configs/profile/%.yaml,%,$(wildcard configs/profile/*.yaml))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup fetch reproduce-table reproduce-figure tables figures parity bench test test-slow lint clean check-profile
+.PHONY: help setup fetch reproduce-table reproduce-figure tables figures claims parity bench test test-slow lint clean check-profile
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-18s %s\n", $$1, $$2 }' Makefile
@@ -48,23 +48,27 @@ fetch: setup ## fetch and convert the embedded model (once)
 check-profile:
 	@case " $(PROFILES) " in *" $(PROFILE) "*) ;; *) echo "no profile '$(PROFILE)'; allowed: $(sort $(PROFILES))" >&2; exit 2;; esac
 
+# What is run here is reported below results/local; `tables`, `figures` and `claims` rewrite the committed files.
 reproduce-table: check-profile ## run what table TABLE needs at PROFILE, print ours beside the paper's
 	@test -f "configs/experiment/$(EXPERIMENT).yaml" || { echo "no experiment for table '$(TABLE)'; allowed: $(TABLES)" >&2; exit 2; }
 	@$(MAKE) --no-print-directory fetch
 	$(RUN) -m inertia -m experiment=$(EXPERIMENT) profile=$(PROFILE)
-	$(RUN) -m inertia.reports table $(TABLE) --profile $(PROFILE) --source runs
+	$(RUN) -m inertia.report table $(TABLE) --profile $(PROFILE) --source runs
 
 reproduce-figure: check-profile setup ## run what figure FIGURE needs at PROFILE, draw it
-	@$(RUN) -m inertia.reports needs figure $(FIGURE) >/dev/null
+	@$(RUN) -m inertia.report needs figure $(FIGURE) >/dev/null
 	@$(MAKE) --no-print-directory fetch
-	$(RUN) -m inertia -m experiment=$$($(RUN) -m inertia.reports needs figure $(FIGURE)) profile=$(PROFILE)
-	$(RUN) -m inertia.reports figure $(FIGURE) --profile $(PROFILE) --source runs
+	$(RUN) -m inertia -m experiment=$$($(RUN) -m inertia.report needs figure $(FIGURE)) profile=$(PROFILE)
+	$(RUN) -m inertia.report figure $(FIGURE) --profile $(PROFILE) --source runs
 
 tables: setup ## rebuild every table from the published records (no model needed)
-	$(RUN) -m inertia.reports tables --source published
+	$(RUN) -m inertia.report tables --source published
 
 figures: setup ## rebuild every figure from the published records (no model needed)
-	$(RUN) -m inertia.reports figures --source published
+	$(RUN) -m inertia.report figures --source published
+
+claims: setup ## decide every claim from the published records (no model needed)
+	$(RUN) -m inertia.report claims --source published
 
 parity: setup ## compare with kvpress 0.5.5, live, in an environment of its own
 	HF_HUB_OFFLINE=1 $(RUN) scripts/parity.py

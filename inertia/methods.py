@@ -15,6 +15,7 @@ from inertia.eviction import checks
 from inertia.eviction.adaptive import AdaptiveRefresh, ReactiveEMA, SelectedEMA
 from inertia.eviction.aggregation import CoupledEMA, Cumulative, Decoupled, TimeEMA
 from inertia.eviction.budget import Budget, Ratio, Tokens, Unlimited
+from inertia.eviction.layer_view import Scorer
 from inertia.eviction.policy import PER_HEAD, PER_LAYER, Policy
 from inertia.eviction.prefill_rule import Prefill
 from inertia.eviction.prefill_sums import PrefillSums
@@ -27,7 +28,6 @@ from inertia.eviction.scorers.keydiff import KeyDiff
 from inertia.eviction.scorers.random import Random
 from inertia.eviction.scorers.recency import Recency
 from inertia.eviction.scorers.vnorm import VNorm
-from inertia.eviction.view import Scorer
 from inertia.prefill import methods as prefill
 
 Method = Callable[..., Policy]

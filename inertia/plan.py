@@ -63,55 +63,42 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser().parse_intermixed_args(arguments)
     logging.basicConfig(format="inertia: %(message)s", level=logging.WARNING)
     try:
-        if not given.overrides:
-            raise ValueError("nothing was asked for; give settings, such as experiment=table05 profile=laptop.")
-        return run(given)
+        run(given)
     except (ValueError, OSError) as error:
         print(f"inertia: {error}", file=sys.stderr)
         return 2
-
-
-def run(given: argparse.Namespace) -> int:
-    """Plan and print.
-
-    Raises:
-        ValueError, OSError: what was asked for cannot be planned.
-    """
-    from inertia.experiments.plan.jobs import jobs_of
-    from inertia.experiments.plan.plan import make_plan
-    from inertia.experiments.plan.report import as_json, print_plan
-
-    options = options_of(given)
-    jobs = jobs_of([*(["-m"] if given.multirun else []), *given.overrides])
-    plan = make_plan(jobs, options)
-    if given.json:
-        print(json.dumps(as_json(plan)))
-    else:
-        from rich.console import Console
-
-        print_plan(plan, Console(), cells=given.cells)
     return 0
 
 
-def options_of(given: argparse.Namespace) -> "Options":  # noqa: F821, UP037
-    """Return what was said of the machine.
+def run(given: argparse.Namespace) -> None:
+    """Plan and print.
 
     Raises:
-        ValueError: the speed is given by half, or twice, or the device is unknown.
+        ValueError, OSError: what was asked for cannot be planned: nothing, an unknown device, a speed by half or twice.
     """
+    from rich.console import Console
+
     from inertia.experiments.plan.hardware import device
-    from inertia.experiments.plan.plan import Options
+    from inertia.experiments.plan.jobs import jobs_of
+    from inertia.experiments.plan.plan import Options, make_plan
+    from inertia.experiments.plan.report import as_json, print_plan
     from inertia.experiments.plan.speed import Stated
 
-    halves = (given.prefill_tps, given.decode_tps)
-    if (halves[0] is None) != (halves[1] is None):
+    if not given.overrides:
+        raise ValueError("nothing was asked for; give settings, such as experiment=table05 profile=laptop.")
+    speeds = [each for each in (given.prefill_tps, given.decode_tps) if each is not None]
+    if len(speeds) == 1:
         raise ValueError("--prefill-tps and --decode-tps go together; give both or neither.")
-    stated = None if None in halves else Stated(*halves)
-    if stated is not None and given.measured:
+    if speeds and given.measured:
         raise ValueError("--measured and --prefill-tps/--decode-tps are two sources of one speed; give one of them.")
     if given.gpu is not None:
-        device(given.gpu)
-    return Options(given.gpu, given.devices, stated, given.measured)
+        device(given.gpu)  # an unknown name is refused before anything is composed
+    options = Options(given.gpu, given.devices, Stated(*speeds) if speeds else None, given.measured)
+    plan = make_plan(jobs_of([*(["-m"] if given.multirun else []), *given.overrides]), options)
+    if given.json:
+        print(json.dumps(as_json(plan)))
+    else:
+        print_plan(plan, Console(), cells=given.cells)
 
 
 if __name__ == "__main__":

@@ -48,7 +48,7 @@ import transformers
 from bench import bandwidth, curves, shapes, table
 from bench.cases import LAZY, cases
 from bench.kvpress_client import BENCH, KVPress, KVPressFailed, environment
-from bench.measure import EXCESS, Block, Setting, Tick, measure
+from bench.measure import EXCESS, Measured, Setting, Tick, measure
 from bench.prompt import CachedPrompt, drawn_prompt, read_prompt
 from bench.shapes import SHAPES, Shape
 from bench.show import show
@@ -247,7 +247,9 @@ def measure_rows(
     asked: argparse.Namespace, shape: Shape, setting: Setting, buffer: torch.Tensor, line: Line
 ) -> None:
     """Measure, keep and print the rows of one shape and one number of kept tokens."""
-    kept, model, block = setting.kept, setting.model, Block()
+    kept, model = setting.kept, setting.model
+    found: list[Measured] = []
+    speeds: list[float] = []
     at = asked.all_rows_at or ((kept,) if asked.quick else (1024,))
     everything = asked.all_rows or (shape is asked.shapes[0] and kept in at)
     with tempfile.TemporaryDirectory() as folder:
@@ -260,16 +262,16 @@ def measure_rows(
         )
     try:
         with progress(len(chosen) * (asked.repeats + 1), f"{shape.name}, {kept} kept") as tick:
-            measure(block, chosen, setting, asked.repeats, buffer, tick)
+            measure(found, speeds, chosen, setting, asked.repeats, buffer, tick)
     finally:
         weights, token = bandwidth.weight_bytes_per_step(model), bandwidth.token_bytes(model)
-        rows = table.rows_of(block.found, block.speeds, shape=shape.name, kept=kept, weights=weights, token=token)
+        rows = table.rows_of(found, speeds, shape=shape.name, kept=kept, weights=weights, token=token)
         line["rows"] += rows
-        line["bandwidth_gb_s"] += [speed / 1e9 for speed in block.speeds]
-        line["targets"] += table.targets_of(block.found, shape=shape.name, kept=kept)
+        line["bandwidth_gb_s"] += [speed / 1e9 for speed in speeds]
+        line["targets"] += table.targets_of(found, shape=shape.name, kept=kept)
         line["faults"] += table.faults(rows)
         floor = next((row["floor"] for row in rows if row["rows"] == 1 and row.get("floor")), "none")
-        speed = f", memory reads at {max(block.speeds) / 1e9:.1f} GB/s at best" if block.speeds else ""
+        speed = f", memory reads at {max(speeds) / 1e9:.1f} GB/s at best" if speeds else ""
         title = f"{shape.name}, {asked.dtype}, {kept} kept; floor: {floor}{speed}"
         show(map(table.cells, rows), title, table.COLUMNS)
 

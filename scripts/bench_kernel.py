@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from bench.show import show
-from inertia.eviction.attention import slot_attention
+from inertia.eviction.attention import Logits, slot_attention
 from inertia.eviction.kernels import available
 
 QUERY_HEADS, KV_HEADS, HEAD_DIM = 32, 8, 128
@@ -70,7 +70,7 @@ def candidates() -> dict[str, Attention]:
         return found.squeeze(2), None
 
     def eager(query: Tensor, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        output, weights = slot_attention(query.unsqueeze(2), keys, values, SCALING)
+        output, weights = slot_attention(query.unsqueeze(2), keys, values, Logits(SCALING))
         return output.squeeze(1), weights.mean(2)
 
     return {

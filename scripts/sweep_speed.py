@@ -85,8 +85,7 @@ def one_by_one(words: list[str]) -> int:
 
 def report(root: Path, together: float, killed: float, alone: float) -> int:
     """Print what came out; return 1 where a kill changed the records."""
-    from inertia.records.frame import read_samples
-    from inertia.records.read import canonical_hash
+    from inertia.records import canonical_hash, read_samples
 
     undisturbed, repeated = (canonical_hash(root / name / "runs") for name in ("together", "killed"))
     ours, single = (

@@ -39,9 +39,9 @@ from inertia.benchmarks.render import Renderer
 from inertia.eviction import checks
 from inertia.eviction.aggregation import Decoupled
 from inertia.eviction.budget import Tokens
+from inertia.eviction.layer_view import LayerView
 from inertia.eviction.layers import layers_of
 from inertia.eviction.scorers.learned import KEY, QUERY, RANK, Learned
-from inertia.eviction.view import LayerView
 from inertia.paths import config_dir
 from inertia.records.atomic import write_atomic, write_json
 
@@ -180,11 +180,10 @@ class Tracer:
 
         found = []
         for layer, keys in sorted(self.keys.items()):
-            steps, tokens = self.attention[layer], keys.shape[2]
-            padded = [torch.nn.functional.pad(step, (0, tokens - len(step))) for step in steps]
-            concatenated = keys[0].transpose(0, 1).reshape(tokens, -1).float().cpu()
+            concatenated = keys[0].transpose(0, 1).flatten(1).float().cpu()
+            attention = torch.nn.utils.rnn.pad_sequence(self.attention[layer], batch_first=True)
             # A clone, since a view of what the decoder made in inference mode cannot be trained on.
-            found.append(Trace(concatenated.clone(), torch.stack(self.queries[layer]), torch.stack(padded)))
+            found.append(Trace(concatenated.clone(), torch.stack(self.queries[layer]), attention))
         return found
 
 
@@ -296,72 +295,6 @@ def agreement(head: Head, traces: Iterable[Trace]) -> dict[str, float]:
     return {"spearman": float(np.mean(correlations)), "top_tenth_jaccard": float(np.mean(overlaps))}
 
 
-def save(head: Head, path: Path, report: dict[str, Any]) -> dict[str, Any]:
-    """Write the weights, and a JSON of the same name beside them; return what the JSON holds."""
-    content = serialised({QUERY: head.query.contiguous(), KEY: head.key.contiguous()})
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomic(path, content)
-    scorer = Learned(str(path))
-    report = {
-        "file": path.name,
-        "sha256": scorer.sha256,
-        "shape": {QUERY: list(scorer.query_shape), KEY: list(scorer.key_shape)},
-        "parameters": scorer.parameters,
-        **report,
-    }
-    write_json(path.with_suffix(".json"), report)
-    return report
-
-
-def parser() -> argparse.ArgumentParser:
-    """Return the command line: one option per setting."""
-    known = ", ".join(sorted(path.stem for path in config_dir().glob("backbone/*.yaml")))
-    result = argparse.ArgumentParser(
-        description=(__doc__ or "").split("\n", 1)[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter
-    )
-    result.add_argument("--backbone", required=True, help=f"one of {known}; or a YAML file")
-    result.add_argument("--out", required=True, type=Path, help=".safetensors file; a .json comes beside it")
-    for item in fields(Settings):
-        option = "--" + item.name.replace("_", "-")
-        result.add_argument(
-            option, type=type(item.default), default=item.default, help=item.metadata["help"]
-        )
-    return result
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Train a head and write it; the last line on stdout is a JSON summary."""
-    commands = parser()
-    options = vars(commands.parse_args(argv))
-    name, out = options.pop("backbone"), options.pop("out")
-    try:
-        settings = Settings(**options)
-        backbone = backbone_of(name)
-        if out.suffix != ".safetensors":
-            raise ValueError(f"out={str(out)!r} must end in .safetensors.")
-        prompts, source = prompts_of(backbone, settings), source_of(backbone, settings)
-        report = run(backbone.model, prompts, settings, out, backbone.eos_token_ids, source)
-    except (ValueError, FileNotFoundError) as error:
-        commands.error(str(error))
-    print(json.dumps({key: report[key] for key in ("file", "sha256", "parameters", "before", "after")}))
-    return 0
-
-
-def backbone_of(name: str) -> Backbone:
-    """Return the backbone of a shipped config or of a YAML file."""
-    shipped = config_dir() / "backbone" / f"{name}.yaml"
-    return backbones.load(backbones.read(shipped if shipped.is_file() else Path(name)))
-
-
-def source_of(backbone: Backbone, settings: Settings) -> dict[str, Any]:
-    """Return what the traces come from, without paths: a file of prompts is named by its content."""
-    found: dict[str, Any] = {"backbone": {"label": backbone.label, "identity": backbone.identity}}
-    path = Path(settings.prompts)
-    if path.is_file():
-        found["prompts_sha256"] = hashlib.sha256(path.read_bytes()).hexdigest()
-    return found
-
-
 def run(
     model: PreTrainedModel,
     prompts: Sequence[Sequence[int]],
@@ -370,7 +303,7 @@ def run(
     eos: Sequence[int] = (),
     source: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Trace the prompts, train on most of them, measure on the rest, write, and return the report.
+    """Trace the prompts, train on most of them, measure on the rest, write weights and a JSON beside, and return it.
 
     Raises:
         ValueError: too few prompts whose answer has a decode step.
@@ -388,7 +321,14 @@ def run(
     untrained = initial(train_on[0].queries.shape[1], train_on[0].keys.shape[1], settings)
     head, losses = train(train_on, settings)
     shown = {**asdict(settings), "prompts": Path(settings.prompts).name}
+    out.parent.mkdir(parents=True, exist_ok=True)
+    write_atomic(out, serialised({QUERY: head.query.contiguous(), KEY: head.key.contiguous()}))
+    scorer = Learned(str(out))
     report = {
+        "file": out.name,
+        "sha256": scorer.sha256,
+        "shape": {QUERY: list(scorer.query_shape), KEY: list(scorer.key_shape)},
+        "parameters": scorer.parameters,
         **(source or {}),
         "settings": shown,
         "prompts_used": {"trained": len(per_prompt) - held, "held_out": held},
@@ -396,7 +336,39 @@ def run(
         "before": agreement(untrained, measured),
         "after": agreement(head, measured),
     }
-    return save(head, out, report)
+    write_json(out.with_suffix(".json"), report)
+    return report
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Train a head and write it; the last line on stdout is a JSON summary."""
+    known = ", ".join(sorted(path.stem for path in config_dir().glob("backbone/*.yaml")))
+    commands = argparse.ArgumentParser(
+        description=(__doc__ or "").split("\n", 1)[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter
+    )
+    commands.add_argument("--backbone", required=True, help=f"one of {known}; or a YAML file")
+    commands.add_argument("--out", required=True, type=Path, help=".safetensors file; a .json comes beside it")
+    for item in fields(Settings):
+        name, default = "--" + item.name.replace("_", "-"), item.default
+        commands.add_argument(name, type=type(default), default=default, help=item.metadata["help"])
+    options = vars(commands.parse_args(argv))
+    name, out = options.pop("backbone"), options.pop("out")
+    try:
+        settings = Settings(**options)
+        if out.suffix != ".safetensors":
+            raise ValueError(f"out={str(out)!r} must end in .safetensors.")
+        shipped = config_dir() / "backbone" / f"{name}.yaml"
+        backbone = backbones.load(backbones.read(shipped if shipped.is_file() else Path(name)))
+        prompts, file = prompts_of(backbone, settings), Path(settings.prompts)
+        source: dict[str, Any] = {"backbone": {"label": backbone.label, "identity": backbone.identity}}
+        if file.is_file():
+            # Named by its content, without a path.
+            source["prompts_sha256"] = hashlib.sha256(file.read_bytes()).hexdigest()
+        report = run(backbone.model, prompts, settings, out, backbone.eos_token_ids, source)
+    except (ValueError, FileNotFoundError) as error:
+        commands.error(str(error))
+    print(json.dumps({key: report[key] for key in ("file", "sha256", "parameters", "before", "after")}))
+    return 0
 
 
 if __name__ == "__main__":

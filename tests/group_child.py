@@ -18,9 +18,10 @@ from types import SimpleNamespace
 from typing import Any
 
 from inertia.benchmarks.example import Example
+from inertia.experiments import decode
 from inertia.experiments import run as harness
-from inertia.experiments.answers import Answer
 from inertia.experiments.cells import Cell, Outcome
+from inertia.measure.answers import Answer
 from inertia.paths import results_dir
 from inertia.records.faults import fault
 
@@ -106,8 +107,9 @@ def answers(batch: list[Cell], example: Example, runner: Any) -> list[Answer]:
 
 def stand_in(setattr_: Any = setattr) -> None:
     """Put the stand-ins into the harness; a test gives `monkeypatch.setattr`."""
-    setattr_(harness, "answers", answers)
+    setattr_(decode, "answers", answers)
     setattr_(harness, "task_runner", lambda *_: SimpleNamespace(renderer=None))
+    setattr_(harness, "check", lambda *_: None)
     setattr_(harness, "collect", lambda: {"commit": None})
     setattr_(harness.Loaded, "get", lambda *_: SimpleNamespace(name="stub"))
 

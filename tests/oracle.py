@@ -6,13 +6,16 @@ last query and combined by literal loops over layers and tokens, in Python float
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 import torch
 
 from inertia.eviction.aggregation import CoupledEMA, Cumulative, Decoupled
+from inertia.eviction.attention import attending
+from inertia.eviction.cache import SessionCache
 from inertia.eviction.layers import layers_of
+from inertia.eviction.support import attends_by_name
 
 
 @dataclass
@@ -26,7 +29,7 @@ class Seen:
 
 
 def oracle_attention(
-    module, query, key, value, attention_mask, scaling, oracle=None, softcap=None, s_aux=None, **kwargs
+    module, query, key, value, attention_mask, scaling, oracle=None, softcap=None, s_aux=None, bias=None, **kwargs
 ):
     """Plain attention with repeated keys and one boolean mask [Hq, Q, T] per layer; remembers the last query.
 
@@ -36,6 +39,8 @@ def oracle_attention(
     logits = query @ key.repeat_interleave(groups, dim=1).transpose(-1, -2) * scaling
     if softcap is not None:
         logits = softcap * torch.tanh(logits / softcap)
+    if bias is not None:
+        logits = logits + bias[:, :, None]
     logits = logits.masked_fill(~oracle["masks"][module.layer_idx][None], float("-inf"))
     if s_aux is None:
         weights = logits.float().softmax(-1)
@@ -44,21 +49,23 @@ def oracle_attention(
         weights = torch.cat([logits, sink], dim=-1).float().softmax(-1)[..., :-1]
     output = weights.to(value.dtype) @ value.repeat_interleave(groups, dim=1)
     oracle["seen"][module.layer_idx] = Seen(weights[0, :, -1], query[0, :, -1], key[0], value[0])
-    return output.transpose(1, 2), None
+    return output.transpose(1, 2).contiguous(), None
 
 
-@contextmanager
-def oracle_mode(model):
-    """Switch the model to `oracle_attention`."""
-    from transformers import AttentionInterface
+class Whole:
+    """What a wrapped attention finds behind its cache: the whole sequence, attended to under the oracle's masks."""
 
-    AttentionInterface.register("oracle", oracle_attention)
-    before = model.config._attn_implementation
-    model.set_attn_implementation("oracle")
-    try:
-        yield
-    finally:
-        model.set_attn_implementation(before)
+    seen = 0
+
+    def __init__(self, state):
+        self.oracle = state
+
+    def write(self, layer_idx, keys, values):
+        return keys, values
+
+    def attend(self, layer_idx, query, keys, values, logits):
+        layer = SimpleNamespace(layer_idx=layer_idx)
+        return oracle_attention(layer, query, keys, values, None, logits[0], self.oracle, *logits[1:])[0]
 
 
 def causal(length, window):
@@ -80,13 +87,10 @@ def forward(model, ids, hidden, layers):
                 mask[head, query, sorted(gone)] = False
         masks[layer] = mask
     state = {"masks": masks, "seen": {}}
-    with torch.inference_mode(), oracle_mode(model):
-        logits = model(
-            input_ids=torch.tensor([ids]),
-            position_ids=torch.arange(length)[None],
-            use_cache=False,
-            oracle=state,
-        ).logits[0, -1]
+    by_name = attends_by_name(type(model))
+    how = {"use_cache": False, "oracle": state} if by_name else {"use_cache": True, "cache": SessionCache(Whole(state))}
+    with torch.inference_mode(), attending(model, "oracle", oracle_attention):
+        logits = model(input_ids=torch.tensor([ids]), position_ids=torch.arange(length)[None], **how).logits[0, -1]
     return logits, state["seen"]
 
 

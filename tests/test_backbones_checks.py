@@ -33,7 +33,7 @@ CONFIG = from_mapping(
         (transformers.T5Config(), "encoder-decoder"),
         (transformers.MambaConfig(), "none of its layers has full attention"),
         (transformers.MistralConfig(sliding_window=4096), "all its layers have a sliding window"),
-        (transformers.BloomConfig(), "does not go through transformers' attention interface"),
+        (transformers.XGLMConfig(), "does not go through transformers' attention interface"),
         (
             transformers.Gemma3nTextConfig(num_kv_shared_layers=15),
             "15 of its layers read the cache of another",

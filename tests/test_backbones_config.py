@@ -53,10 +53,10 @@ def test_every_shipped_config_is_in_the_table() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"devce": "cpu"}, r"no field 'devce'; allowed: name, source"),
-        ({"source": "s3"}, r"source is 's3'; allowed: embedded, hub, tiny"),
-        ({"dtype": "int8"}, r"dtype is 'int8'; allowed: float32, bfloat16, float16"),
-        ({"prefill_attention": "auto"}, r"allowed: sdpa, eager"),
+        ({"devce": "cpu"}, r"backbone has no setting 'devce'; it has name, source"),
+        ({"source": "s3"}, r"source='s3' is unknown; give one of 'embedded', 'hub', 'tiny'"),
+        ({"dtype": "int8"}, r"dtype='int8' is unknown; give one of 'float32', 'bfloat16', 'float16'"),
+        ({"prefill_attention": "auto"}, r"prefill_attention='auto' is unknown; give one of 'sdpa', 'eager'"),
         ({"layers": True}, r"layers must be int, got bool True"),
         ({"layers": "2"}, r"layers must be int, got str '2'"),
         ({"layers": 0}, r"layers is 0; it must be at least 1"),

@@ -19,6 +19,7 @@ from inertia import Observation, TokensPrompt, generate, preset
 from inertia.backbones import embedded, load, load_tokenizer, read
 from inertia.benchmarks.example import Example
 from inertia.benchmarks.render import Renderer
+from inertia.experiments import decode
 from inertia.experiments import run as harness
 from inertia.experiments.config import RunConfig, run_config
 from inertia.paths import config_dir
@@ -114,7 +115,7 @@ def own_cache(monkeypatch, tmp_path) -> None:
 def prompts(job: RunConfig) -> dict[str, Any]:
     """Return what the harness shows the model, by example id."""
     (cell, *_) = harness.cells_of(job)
-    runner = harness.task_runner(load(job.backbone), cell.benchmark, cell.task)
+    runner = decode.task_runner(load(job.backbone), cell.benchmark, cell.task)
     count = job.benchmark.count(cell.task)
     found = cell.benchmark.examples(cell.task, cell.length, count, runner.renderer)
     return {each.id: runner.renderer.render(each) for each in found}

@@ -10,7 +10,8 @@ import torch
 
 from inertia import Observation, Policy, generate, preset
 from inertia.backbones.__main__ import main
-from inertia.backbones.families import FAMILIES, build, config_of, outcome, prompt_of
+from inertia.backbones.families import FAMILIES, build, config_of, greedy, outcome, prompt_of
+from inertia.decoding.request import TokensPrompt
 from inertia.eviction.aggregation import Decoupled
 from inertia.eviction.budget import Tokens
 from inertia.paths import config_dir
@@ -25,9 +26,7 @@ REFUSED = {
     "nemotron": "does not hand the keywords of its forward to its layers",
     "stablelm": "does not hand the keywords of its forward to its layers",
     "doge": "give their attention attention_mask, which eviction would leave out",
-    "bloom": "does not go through transformers' attention interface",
-    "mpt": "does not go through transformers' attention interface",
-    "falcon": "does not go through transformers' attention interface",
+    "xglm": "does not go through transformers' attention interface",
     "t5": "encoder-decoder",
 }
 EXACT = sorted(FAMILIES.keys() - REFUSED.keys())
@@ -97,6 +96,54 @@ def test_longrope_is_decoded_on_one_side_of_its_change(prompt, new, fits):
         return
     with pytest.raises(ValueError, match="longrope"):
         generate(model, ids, [preset("full_cache")], new)
+
+
+def test_prompts_on_both_sides_of_a_change_are_answered_as_alone():
+    model = build(config_of(FAMILIES["phi3 longrope across"]))
+    prompts, policies = (
+        [torch.arange(3, 11)[None], torch.arange(3, 23)[None]],
+        [preset("full_cache"), POLICIES["shared"]],
+    )
+    together = generate(model, prompts, policies, 8)
+    for ids, found in zip(prompts, together, strict=True):
+        assert [one.tokens for one in found] == [one.tokens for one in generate(model, ids, policies, 8)]
+        assert found[0].tokens == greedy(model, ids, 8)[0]
+
+
+@pytest.mark.parametrize("name", ["qwen3_next", "jamba", "gpt_oss", "deepseek_v3", "bloom", "mpt", "falcon alibi"])
+def test_prompts_of_several_lengths_are_answered_as_alone(name):
+    model, policies = build(config_of(FAMILIES[name])), [*POLICIES.values(), preset("full_cache")]
+    prompts = [torch.arange(3, 3 + length)[None] for length in (9, 20, 12)]
+    for ids, found in zip(prompts, generate(model, prompts, policies, 8, trace=True), strict=True):
+        alone = generate(model, ids, policies, 8, trace=True)
+        assert [(one.tokens, one.kept) for one in found] == [(one.tokens, one.kept) for one in alone]
+        assert found[-1].tokens == greedy(model, ids, 8)[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "method", "message"),
+    [
+        ("gpt2", "expected_attention", "has no rotary positions"),
+        ("cohere", "expected_attention", "turns other planes"),
+        ("glm4", "expected_attention", "turns other planes|rotates 4 of 8"),
+        ("deepseek_v3", "key_norm", "one cached latent for several heads"),
+        ("falcon alibi", "key_norm", "a bias on its logits"),
+        ("jamba", "key_norm", "layers with a state"),
+        ("llama dynamic", "key_norm", "depend on the longest input"),
+        ("gpt2", "key_norm", None),
+        ("cohere", "keydiff", None),
+        ("granitemoehybrid", "h2o_original", None),
+    ],
+)
+def test_what_a_compressor_assumes_is_checked(name, method, message):
+    family, policy = FAMILIES[name], preset(method, compression_ratio=0.5)
+    model, prompt = build(config_of(family)), TokensPrompt(prompt_of(family), context_end=9)
+    model.set_attn_implementation("sdpa")
+    if message is None:
+        assert len(generate(model, prompt, [policy], 4)[0].tokens) == 4
+        return
+    with pytest.raises(ValueError, match=message):
+        generate(model, prompt, [policy], 4)
 
 
 def test_an_answer_does_not_depend_on_a_longer_one_before():

@@ -20,7 +20,7 @@ from bench import bandwidth, masked, plain
 from bench.cases import FULL_REFRESH, KVPRESS_TOVA, LAZY_4, OURS, SCORE_FREE, TOVA, Case, cases, named, together
 from bench.figures import paired, share_beyond, slope, typical, windows
 from bench.kvpress_client import BENCH, KVPress, KVPressFailed
-from bench.measure import Block, Measured, Setting, check_ours, check_plain, compare, measure, once, warm_up
+from bench.measure import Measured, Setting, check_ours, check_plain, compare, measure, once, warm_up
 from bench.prompt import Replayed, drawn_prompt, read_prompt
 from bench.shapes import SHAPES, build, weight_bytes
 from bench.table import COLUMNS, cells, faults, floor_of, rows_of, targets_of
@@ -350,7 +350,7 @@ def test_targets_are_compared_where_both_rows_are_there(found):
 
 def test_rows_take_turns_and_an_interrupt_keeps_what_was_measured(setting):
     chosen = [Case(kind, "plain", kind) for kind in (plain.SLOTS_SDPA, plain.SLOTS_MATMUL)]
-    order, block = [], Block()
+    order, found, speeds = [], [], []
 
     def tick(name):
         order.append(name)
@@ -358,10 +358,10 @@ def test_rows_take_turns_and_an_interrupt_keeps_what_was_measured(setting):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        measure(block, chosen, setting, 9, bandwidth.buffer("cpu", 1 << 16), tick)
+        measure(found, speeds, chosen, setting, 9, bandwidth.buffer("cpu", 1 << 16), tick)
     assert order == ["slots_sdpa", "slots_matmul", "slots_sdpa", "slots_matmul", "slots_sdpa"]
-    assert [len(entry.seconds) for entry in block.found] == [2, 1] and len(block.speeds) == 2
-    rows = rows_of(block.found, block.speeds, shape="tiny", kept=KEPT, weights=1, token=1)
+    assert [len(entry.seconds) for entry in found] == [2, 1] and len(speeds) == 2
+    rows = rows_of(found, speeds, shape="tiny", kept=KEPT, weights=1, token=1)
     assert all(entry["ms"] > 0 for entry in rows)
 
 
@@ -369,10 +369,10 @@ def test_a_row_that_fails_is_left_out_and_the_rest_goes_on(setting, monkeypatch)
     monkeypatch.setattr(plain, "matmul", lambda *_, **__: 1 / 0)
     monkeypatch.setattr(plain, "held", lambda cache: 1)
     chosen = [Case(kind, "plain", kind) for kind in (plain.SLOTS_MATMUL, plain.SLOTS_SDPA)]
-    block = Block()
-    measure(block, chosen, setting, 1, bandwidth.buffer("cpu", 1 << 16))
-    assert block.found[0].left_out == "ZeroDivisionError: division by zero" and block.found[0].failed
-    assert block.found[1].left_out is None and block.found[1].seconds
+    found, speeds = [], []
+    measure(found, speeds, chosen, setting, 1, bandwidth.buffer("cpu", 1 << 16))
+    assert found[0].left_out == "ZeroDivisionError: division by zero" and found[0].failed
+    assert found[1].left_out is None and found[1].seconds
 
 
 def test_rows_too_large_are_left_out_before_they_run(setting):

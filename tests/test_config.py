@@ -12,13 +12,14 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 from inertia import preset
-from inertia.experiments import cli
-from inertia.experiments.config import IDENTITY, TRANSPORT, policy, run_config
+from inertia.experiments import cli, overrides
+from inertia.experiments.config import IDENTITY, PATHS, TRANSPORT, absolute, from_plain, policy, run_config
+from inertia.experiments.plan.jobs import jobs_of
 from inertia.methods import METHODS
 from inertia.paths import config_dir
 
 ROOT = Path(__file__).resolve().parents[1]
-GROUPS = cli.group_options()
+GROUPS = overrides.group_options()
 
 
 def composed(*overrides):
@@ -196,6 +197,19 @@ def test_every_experiment_composes_at_every_profile(experiment, profile):
         (["scorer._target_=nowhere.Thing"], "nowhere"),
         (["backbone.dtype=float8"], "backbone.dtype"),
         (["aggregation.alpha"], "key=value"),
+        (["benchmark.tasks=[niah_singel_1]"], "Did you mean niah_single_1"),
+        (["benchmark.tasks=[niah_multi]"], "Did you mean niah_multi"),
+        (["method=inertiakv_laz"], "Did you mean inertiakv_lazy"),
+        (["benchmark.lengths=[10]"], "benchmark.lengths=10 has no room for a prompt: task niah_single_1 answers in up"),
+        (["benchmark.task_examples={niah: 2}"], "'niah' is unknown"),
+        (["benchmark.lengths=[1024]", "protect.recent=200"], "protect asks for up to 200 slots.*budget is 102"),
+        (["benchmark.lengths=[1024]", "protect={sinks: 60, recent: 60}"], "protect asks for up to 120 slots"),
+        (["budget=tokens", "budget.count=8", "protect.sinks=9"], "protect asks for up to 9 slots"),
+        (["-m", "protect={sinks: 4}", "protect={sink: 8}"], "protect has no key 'sink'"),
+        (["-m", "seed=0,1", "seed=2,3"], "seed is swept 2 times"),
+        (["-m", "protect={sinks: 1},{sinks: 2}", "protect={recent: 1},{recent: 2}"], "protect is swept 2 times"),
+        (["aggregation={alpha: 0.5, beta: 1}"], "aggregation has no key 'beta'"),
+        (["scorer._target_=inertia.eviction.scorers.attention.Attention", "+scorer.x=1"], "the config is closed"),
     ],
 )
 def test_a_wrong_setting_is_refused_with_the_allowed_ones(words, expected, capsys):
@@ -229,18 +243,115 @@ def test_refusal_takes_under_two_seconds():
     assert time.perf_counter() - started < 30
 
 
-def test_policies_from_outside_the_package_load_by_target(tmp_path, monkeypatch):
-    (tmp_path / "their_scorers.py").write_text(
-        "from dataclasses import dataclass\n"
-        "@dataclass(frozen=True)\n"
-        "class Loud:\n"
-        "    gain: float = 2.0\n"
-        "    signed = False\n"
-        "    def score(self, view):\n"
-        "        return self.gain * view.weights.mean(2)\n"
-    )
+LOUD = """
+from dataclasses import dataclass
+@dataclass(frozen=True)
+class Loud:
+    gain: float = 2.0
+    names: tuple = ()
+    signed = False
+    def score(self, view):
+        return self.gain * view.weights.mean(2)
+"""
+
+
+@pytest.fixture
+def loud(tmp_path, monkeypatch):
+    """A scorer of a package of the user's own."""
+    (tmp_path / "their_scorers.py").write_text(LOUD)
     monkeypatch.syspath_prepend(tmp_path)
+
+
+def test_policies_from_outside_the_package_load_by_target(loud):
     config = run_config(composed("scorer._target_=their_scorers.Loud"))
     described = config.policy.describe()["scorer"]
     assert {key: described[key] for key in ("kind", "gain")} == {"kind": "their_scorers:Loud", "gain": 2.0}
     assert len(described["source_sha256"]) == 64, "edited code must be another cell"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["scorer._target_=their_scorers.Loud", "+scorer.gain=3.5"],
+        ["scorer._target_=their_scorers.Loud", "++scorer.gain=3.5"],
+        ["scorer._target_=their_scorers.Loud", "scorer.gain=3.5"],
+        ["+scorer.gain=3.5", "scorer._target_=their_scorers.Loud"],
+        ["scorer={_target_: their_scorers.Loud, gain: 3.5}"],
+        ["aggregation.alpha=0.5", "scorer={gain: 3.5}", "scorer._target_=their_scorers.Loud"],
+    ],
+)
+@pytest.mark.parametrize("sweep", [[], ["-m"]])
+def test_a_part_of_ones_own_takes_its_settings_in_every_spelling(words, sweep, loud):
+    (config,) = jobs_of([*sweep, *words])
+    assert config.policy.describe()["scorer"]["gain"] == 3.5
+
+
+def test_a_part_of_ones_own_can_be_swept_and_lose_what_ours_had(loud):
+    found = jobs_of(["-m", "scorer._target_=their_scorers.Loud", "+scorer.gain=1,2.5"])
+    assert [each.policy.describe()["scorer"]["gain"] for each in found] == [1, 2.5]
+    words = ["aggregation._target_=their_scorers.Loud", "~aggregation.alpha", "aggregation.gain=2"]
+    with pytest.raises(ValueError, match="aggregation=.*does not fit: it needs linear"):
+        jobs_of(words)
+
+
+@pytest.mark.parametrize("sweep", [[], ["-m"]])
+@pytest.mark.parametrize(
+    "words, expected",
+    [
+        (["protect={sinks: 4}", "protect={recent: 8}"], {"sinks": 4, "recent": 8}),
+        (["protect={sinks: 4, recent: 1}", "protect.recent=8"], {"sinks": 4, "recent": 8}),
+        (["protect.recent=8", "protect={sinks: 4, recent: 1}"], {"sinks": 4, "recent": 1}),
+        (["protect={sinks: 4}", "protect={sinks: 5}"], {"sinks": 5, "recent": 0}),
+    ],
+)
+def test_mappings_mean_the_same_with_and_without_a_sweep(words, expected, sweep):
+    (config,) = jobs_of([*sweep, *words])
+    assert {name: getattr(config.policy.protect, name) for name in expected} == expected
+
+
+def test_a_swept_mapping_merges_with_a_given_one():
+    found = jobs_of(["-m", "protect={sinks: 4},{sinks: 6}", "protect={recent: 8}"])
+    assert [(each.policy.protect.sinks, each.policy.protect.recent) for each in found] == [(4, 8), (6, 8)]
+
+
+@pytest.mark.parametrize("sweep", [[], ["-m"]])
+@pytest.mark.parametrize(
+    "words", [["benchmark.task_examples={vt: 2}"], ["+benchmark.task_examples.vt=2"], ["benchmark.task_examples.vt=2"]]
+)
+def test_the_examples_of_single_tasks_are_given_in_every_spelling(words, sweep):
+    (config,) = jobs_of([*sweep, *words])
+    assert config.benchmark.task_examples == {"vt": 2}
+
+
+def test_options_of_ones_own_reach_sbatch_in_every_spelling():
+    single = ["launcher.sbatch.licenses=x", "+launcher.sbatch.nice=5"]
+    for words in (["launcher.sbatch={licenses: x, nice: 5}"], single):
+        (config,) = jobs_of(["launcher=submitit", *words])
+        assert config.launcher.sbatch == {"licenses": "x", "nice": 5}
+
+
+def test_paths_mean_the_directory_where_the_command_was_typed(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "me"))
+    words = ["benchmark.source.kind=path", "benchmark.source.path=data", "backbone=llama-3.1-8b-instruct"]
+    config = run_config(composed(*words, 'backbone.path="~/model"'))
+    assert config.backbone.path == str(tmp_path / "me" / "model")
+    assert config.resolved["benchmark"]["source"]["path"] == str(tmp_path / "data")
+    monkeypatch.chdir("/")
+    assert from_plain(config.resolved).benchmark.source["path"] == str(tmp_path / "data"), "as a job elsewhere reads it"
+    hub = ["benchmark.source.kind=hub", "benchmark.source.repo=a/b", f"benchmark.source.revision={40 * '0'}"]
+    assert run_config(composed(*hub, "benchmark.source.path=data")).benchmark.source["path"] == "data"
+
+
+def test_the_path_of_learned_weights_is_one_of_them(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    plain = absolute({"scorer": {"_target_": "x", "weights": "here/w.safetensors"}})
+    assert plain["scorer"]["weights"] == str(tmp_path / "here" / "w.safetensors")
+
+
+def test_every_setting_that_is_called_a_path_is_declared_one():
+    for group in GROUPS:
+        for file in (config_dir() / group).glob("*.yaml"):
+            for leaf in leaves(OmegaConf.to_container(OmegaConf.load(file))):
+                if leaf.split(".")[-1] in ("path", "file", "folder", "weights") and group != "layers":
+                    assert leaf in PATHS or f"{group}.{leaf}" in PATHS, f"is {group}.{leaf} a path of this machine?"

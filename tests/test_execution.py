@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from inertia import Execution, Observation, Policy, generate, preset
-from inertia.decoding.sampling import near_choices
+from inertia.decoding.choice import near_choices
 from inertia.eviction.aggregation import Decoupled
 from inertia.eviction.budget import Ratio, SeenRatio, Tokens
+from inertia.eviction.keep_sets import near_tie
 from inertia.eviction.prefill_rule import Prefill
-from inertia.eviction.units import near_tie
 from inertia.prefill.adakv import AdaKV
 from inertia.prefill.snapkv import SnapKV
 

@@ -21,7 +21,6 @@ from inertia.backbones import Backbone
 from inertia.backbones.tiny import tiny_model
 from inertia.backbones.tiny_tokenizer import tiny_tokenizer
 from inertia.benchmarks.example import Example
-from inertia.benchmarks.reference_answer import reference_answer
 from inertia.benchmarks.registry import Benchmark
 from inertia.benchmarks.render import Renderer
 from inertia.benchmarks.sources import Source
@@ -29,8 +28,8 @@ from inertia.eviction.aggregation import CoupledEMA, Decoupled, TimeEMA
 from inertia.eviction.budget import Tokens, Unlimited
 from inertia.eviction.layers import layers_of
 from inertia.eviction.prefill_rule import Prefill
-from inertia.experiments.answers import TaskRunner
 from inertia.measure import fidelity
+from inertia.measure.answers import TaskRunner
 from inertia.measure.fidelity import Comparison, Followed, with_fidelity
 from inertia.prefill.capture import scores_of
 from inertia.prefill.key_norm import KeyNorm
@@ -424,7 +423,7 @@ def test_stop_strings_and_least_lengths_end_the_followed_answer_as_they_end_any(
     ],
 )
 def test_the_reference_is_written_as_its_benchmark_states_it(benchmark, task, references, text):
-    assert reference_answer(benchmark, replace(EXAMPLE, task=task, references=references)) == text
+    assert Benchmark(benchmark, 0).reference_answer(replace(EXAMPLE, task=task, references=references)) == text
 
 
 @pytest.mark.parametrize(

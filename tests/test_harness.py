@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -13,12 +13,16 @@ from pathlib import Path
 import pytest
 from hydra import compose, initialize_config_dir
 
-from inertia.benchmarks.sources import Manifest, Rows, Source
-from inertia.experiments import cells, cli
+from inertia.benchmarks.rows import rows_of
+from inertia.benchmarks.sources import Source
+from inertia.experiments import cli, decode
 from inertia.experiments import run as harness
 from inertia.experiments.config import run_config
+from inertia.experiments.labels import policy_label
 from inertia.paths import config_dir
-from inertia.records import canonical_hash, read_samples
+from inertia.records import canonical_hash, listed, read_samples
+from inertia.records.lock import claimed
+from inertia.records.store import LOCKS, files
 
 ROOT = Path(__file__).resolve().parents[1]
 SMALL = (
@@ -67,33 +71,33 @@ def test_more_examples_reopen_the_cell_and_keep_the_rows(results):
 
 
 def test_a_failing_example_stays_in_the_denominator_and_is_tried_again(results, monkeypatch):
-    good = harness.answers
+    good = decode.answers
 
     def sometimes(cells, example, *rest):
         if example.id.endswith("0001"):
             raise RuntimeError("no luck today")
         return good(cells, example, *rest)
 
-    monkeypatch.setattr(harness, "answers", sometimes)
+    monkeypatch.setattr(decode, "answers", sometimes)
     (outcome,) = harness.run([config("method=inertiakv")])
     assert outcome.summary is None
     assert "incomplete 2/3" in outcome.problem and "no luck today" in outcome.problem
     frame = read_samples(results / "runs")
     assert sorted(frame["status"]) == ["failed", "ok", "ok"]
-    monkeypatch.setattr(harness, "answers", good)
+    monkeypatch.setattr(decode, "answers", good)
     (outcome,) = harness.run([config("method=inertiakv")])
     assert outcome.summary["ok"] == 3 and outcome.summary["attempts"] == 4
 
 
 def test_one_bad_policy_does_not_take_the_others_with_it(monkeypatch):
-    good = harness.answers
+    good = decode.answers
 
     def picky(cells, *rest):
         if any(not cell.config.policy.evicts for cell in cells):
             raise RuntimeError("full cache refused")
         return good(cells, *rest)
 
-    monkeypatch.setattr(harness, "answers", picky)
+    monkeypatch.setattr(decode, "answers", picky)
     outcomes = harness.run([config("method=full_cache"), config("method=inertiakv")])
     assert [outcome.summary is None for outcome in outcomes] == [True, False]
 
@@ -128,10 +132,10 @@ def undisturbed(tmp_path_factory):
 
 
 # Every point and signal, with a stand-in for the model, is in test_records_crash.
-SLOW = [pytest.param(fault, marks=pytest.mark.slow) for fault in ("distribute:5", "seal:2")]
+SLOW = [pytest.param(fault, marks=pytest.mark.slow) for fault in ("commit:5", "seal:2")]
 
 
-@pytest.mark.parametrize("fault", ["group-synced:2:SIGTERM", *SLOW])
+@pytest.mark.parametrize("fault", ["committed:3:SIGTERM", *SLOW])
 def test_killed_and_repeated_gives_the_records_of_an_undisturbed_run(fault, undisturbed, tmp_path):
     killed = child(*SWEEP, results=tmp_path, fault=fault)
     assert killed.returncode != 0
@@ -148,9 +152,9 @@ def test_the_index_names_the_cells_of_the_experiment(results):
         *words, "benchmark.examples=1", "experiment_name=mine", "profile_name=tiny", "scale=test", "method=inertiakv"
     )
     (outcome,) = harness.run([job])
-    index = json.loads((results / "experiments" / "mine__tiny.json").read_text())
-    (cell,) = index["cells"]
+    (cell,) = listed(results / "runs")["mine", "tiny"]
     assert cell["cell_id"] == outcome.cell.id and cell["planned"] == 1
+    assert (cell["profile"], cell["scale"], cell["backbone"]) == ("tiny", "test", "tiny-random")
     assert cell["axes"]["method"] == "inertiakv" and cell["axes"]["alpha"] == 0.8
 
 
@@ -174,69 +178,89 @@ def test_a_sweep_with_a_wrong_job_starts_nothing(results, capsys):
     assert not (results / "runs").exists()
 
 
-def test_jobs_of_one_experiment_share_its_index(results):
+def test_the_end_of_a_run_leaves_its_experiment_as_parquet(results):
+    names = ("experiment_name=mine", "profile_name=tiny", "benchmark.examples=1")
+    path = results / "local" / "mine.tiny.parquet"
+    for method in ("full_cache", "h2o"):
+        harness.run([config(*names, f"method={method}")])
+    assert len(read_samples(path)) == 2 and canonical_hash(path) == canonical_hash(results / "runs")
+    before = path.stat().st_mtime_ns
+    harness.run([config(*names, "method=h2o")])
+    assert path.stat().st_mtime_ns == before, "nothing was new"
+    path.unlink()
+    harness.run([config(*names, "method=h2o")])
+    assert len(read_samples(path)) == 2
+
+
+def test_jobs_of_one_experiment_are_listed_together(results):
     names = ("experiment_name=mine", "profile_name=tiny", "benchmark.examples=1")
     harness.run([config(*names, "method=full_cache"), config(*names, "method=inertiakv")])
     harness.run([config(*names, "method=h2o")])
     harness.run([config(*names, "method=inertiakv", "benchmark.examples=2")])
-    index = json.loads((results / "experiments" / "mine__tiny.json").read_text())
-    assert sorted(cell["axes"]["method"] for cell in index["cells"]) == ["full_cache", "h2o", "inertiakv"]
-    assert {cell["axes"]["method"]: cell["planned"] for cell in index["cells"]}["inertiakv"] == 2
+    entries = listed(results / "runs")["mine", "tiny"]
+    assert sorted(cell["axes"]["method"] for cell in entries) == ["full_cache", "h2o", "inertiakv"]
+    assert {cell["axes"]["method"]: cell["planned"] for cell in entries}["inertiakv"] == 2
 
 
-def test_what_stops_one_cell_does_not_stop_the_others(results):
+DAMAGE = {
+    "row": ("UPDATE sample SET score = 0.123 WHERE cell = :cell", "table sample, row {cell}"),
+    "identity": ("UPDATE cell SET identity = '{{}}' WHERE id = :cell", "table cell, row {cell}"),
+    "seal": ("UPDATE seal SET summary = '{{}}' WHERE cell = :cell", "table seal, row {cell}"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_what_is_wrong_with_one_cell_does_not_stop_the_others(results, damage):
+    harness.run([config("method=inertiakv", "benchmark.examples=2")])
+    harness.run([config("method=full_cache", "benchmark.examples=2")])
+    (path,) = files(results / "runs")
+    broken = harness.cells_of(config("method=inertiakv"))[0].id
+    statement, said = DAMAGE[damage]
+    with sqlite3.connect(path) as connection:
+        connection.execute(statement.format(cell=broken), {"cell": broken})
+    outcomes = harness.run([config(f"method={name}") for name in ("inertiakv", "h2o", "full_cache")])
+    for outcome in outcomes:
+        if outcome.cell.id == broken:
+            assert said.format(cell=broken) in outcome.problem and str(path) in outcome.problem
+        else:
+            assert outcome.summary["ok"] == 3
+
+
+def test_another_cell_of_the_same_id_is_refused_and_the_rest_runs(results, monkeypatch):
+    from inertia.records import open_cell, writer
+
     jobs = [config("method=inertiakv"), config("method=h2o")]
-    harness.run([config("method=inertiakv", "benchmark.examples=2")])
-    (journal,) = (results / "runs").glob("*inertiakv*/samples.jsonl")
-    text = journal.read_text()
-    journal.write_text("garbage\n" + text)
-    (journal.parent / "summary.json").unlink()
-    broken, fine = harness.run(jobs)
-    assert broken.summary is None and "line 1" in broken.problem
+    (cell,) = harness.cells_of(jobs[0])
+    with monkeypatch.context() as patch:
+        patch.setattr(writer, "cell_id", lambda identity: cell.id)
+        with open_cell(results / "runs", {"a": 1}, label="x", planned=["e"], config={}, provenance={}) as other:
+            other.append_failure("e", 0, "no", task="t")
+    clash, fine = harness.run(jobs)
+    assert clash.summary is None and "another identity under the id" in clash.problem
     assert fine.summary["ok"] == 3
 
 
-@pytest.mark.parametrize("damage", ["twin", "newer", "no manifest"])
-def test_a_cell_that_cannot_even_be_counted_is_reported_and_the_rest_runs(results, damage):
-    harness.run([config("method=inertiakv", "benchmark.examples=2")])
-    (folder,) = (results / "runs").glob("*inertiakv*")
-    if damage == "twin":
-        shutil.copytree(folder, folder.with_name("copy__" + folder.name.rpartition("__")[2]))
-        said = "are the same cell"
-    elif damage == "newer":
-        (folder / "summary.json").unlink()
-        journal = folder / "samples.jsonl"
-        journal.write_text(journal.read_text().replace('"schema_version":1', '"schema_version":9'))
-        said = "newer than"
+@pytest.mark.parametrize("place", ["runs/x__c0123456789a", "shards/1of2/runs/x__c0123456789a", "dataset"])
+def test_records_of_an_older_version_are_refused_with_the_way_out(results, capsys, place):
+    (results / place).mkdir(parents=True)
+    if place == "dataset":
+        (results / place / "backbone=x" / "benchmark=y").mkdir(parents=True)
+        (results / place / "backbone=x" / "benchmark=y" / "z.parquet").touch()
     else:
-        (folder / "manifest.json").write_text("{}")
-        said = "schema_version is None"
-    broken, fine = harness.run([config("method=inertiakv"), config("method=h2o")])
-    assert broken.summary is None and said in broken.problem
-    assert fine.summary["ok"] == 3
-
-
-def test_names_tell_the_policies_of_a_sweep_apart():
-    names = {
-        "inertiakv-0.8-1-0.9": ("method=inertiakv",),
-        "inertiakv-0.5-1-0.9": ("method=inertiakv", "aggregation.alpha=0.5"),
-        "inertiakv-vnorm-0.8-1-0.9": ("method=inertiakv", "scorer=vnorm"),
-        "inertiakv-per_layer-uniform-ema-0.8-1-0.9": ("method=inertiakv", "scope=per_layer", "aggregation=time_ema"),
-        "attention+decoupled+every-1+ratio-0.9-last-ema-0.8": (
-            "aggregation=decoupled", "layers@aggregation.layers=last", "time@aggregation.time=ema",
-        ),
-        "attention+decoupled+every-1+ratio-0.9-uniform-none": (
-            "aggregation=decoupled", "layers@aggregation.layers=uniform", "time@aggregation.time=none",
-        ),
-        "full_cache": ("method=full_cache",),
-    }  # fmt: skip
-    assert {cells.variant(config(*words)): words for words in names.values()} == names
+        (results / place / "manifest.json").write_text("{}")
+    for words in ([], ["-m"]):
+        with pytest.raises(SystemExit) as stopped:
+            raise SystemExit(cli.main([*words, *SMALL]))
+        assert stopped.value.code == 2
+        err = capsys.readouterr().err
+        assert "0.1.0" in err and "python -m inertia.records export" in err and len(err.splitlines()) == 1
+    assert not files(results / "runs")
 
 
 def test_a_compressor_by_name_takes_the_ratio_that_every_method_takes():
     half, tenth = (config("method=snapkv", f"budget.compression_ratio={ratio}") for ratio in (0.5, 0.9))
     assert half.policy.prefill.budget.compression_ratio == 0.5
-    assert cells.variant(half) != cells.variant(tenth)
+    assert policy_label(half) != policy_label(tenth)
     own = config("method=snapkv", "prefill.budget.compression_ratio=0.25")
     assert own.policy.prefill.budget.compression_ratio == 0.25
 
@@ -248,12 +272,19 @@ def test_data_that_do_not_fit_stop_their_own_task_only():
     assert fine.summary["ok"] == 3
 
 
-def test_a_cell_in_use_elsewhere_is_reported_and_the_rest_runs(results):
-    from inertia.records import open_cell
+def test_what_is_too_short_is_said_before_a_model_is_loaded(monkeypatch):
+    loads = []
+    monkeypatch.setattr(harness.backbones, "load", lambda config: loads.append(config))
+    job = config("method=inertiakv", "benchmark.tasks=[cwe,niah_multikey_3]", "benchmark.lengths=[200]")
+    for outcome in harness.run([job]):
+        assert outcome.summary is None and "does not fit 200 tokens" in outcome.problem
+    assert not loads
 
+
+def test_a_cell_in_use_elsewhere_is_reported_and_the_rest_runs(results):
     jobs = [config("method=inertiakv"), config("method=h2o")]
     (cell,) = harness.cells_of(jobs[0])
-    with open_cell(results / "runs", cell.identity, label="x", planned=cell.planned, config={}, provenance={}):
+    with claimed(results / "runs" / LOCKS, [cell.id], (1, 1), "x"):
         taken, free = harness.run(jobs)
     assert taken.summary is None and free.summary["ok"] == 3
 
@@ -276,7 +307,7 @@ def test_a_sweep_reads_its_data_once(results, tmp_path, monkeypatch):
         (data / f"{task}.jsonl").write_text(json.dumps(row) + "\n")
     reads = []
     real = Source.load
-    monkeypatch.setattr(Source, "load", lambda self, name: (reads.append(name), real(self, name))[1])
+    monkeypatch.setattr(Source, "load", lambda self, *asked: (reads.append(asked[0]), real(self, *asked))[1])
     ask = ("benchmark=longbench", "benchmark.tasks=[qasper,trec]", "benchmark.lengths=[null]", "benchmark.examples=1")
     source = ("benchmark.source.kind=path", f"benchmark.source.path={data}")
     jobs = [config(*ask, *source, f"aggregation.alpha={alpha}") for alpha in (0, 0.5, 0.8)]
@@ -292,9 +323,17 @@ def test_a_sweep_reads_its_data_once(results, tmp_path, monkeypatch):
 @pytest.mark.parametrize("name", ["longbench", "longbench_v2"])
 def test_data_that_a_benchmark_pins_are_read_once_too(name, monkeypatch):
     reads = []
-    row = {"input": "Who?", "context": "Ada.", "answers": ["Ada"], "_id": "0"}
-    rows = Rows("x", (row,), frozenset(), "0" * 64, Manifest((("000000", "0" * 64),)))
-    monkeypatch.setattr(Source, "load", lambda self, asked: (reads.append(asked), rows)[1])
+    row = {"input": "Who?", "context": "Ada.", "answers": ["Ada"], "_id": "0", "length": 1}
+    row |= {"question": "Who?", "domain": "x", "sub_domain": "x", "difficulty": "easy", "answer": "A"}
+    row |= {f"choice_{letter}": letter for letter in "ABCD"}
+    if name == "longbench_v2":
+        row["length"] = "short"
+
+    def load(self, asked, schema):
+        reads.append(asked)
+        return rows_of(asked, "x.json", json.dumps(row).encode(), "0" * 64, schema)
+
+    monkeypatch.setattr(Source, "load", load)
     task = {"longbench": "qasper", "longbench_v2": "zero_shot"}[name]
     ask = (f"benchmark={name}", f"benchmark.tasks=[{task}]", "benchmark.lengths=[null]", "benchmark.source=null")
     shared = {}
@@ -303,6 +342,19 @@ def test_data_that_a_benchmark_pins_are_read_once_too(name, monkeypatch):
     ]
     assert len({cell.id for cell in cells}) == 2 and all(len(cell.planned) == 1 for cell in cells)
     assert len(reads) == 1
+
+
+def test_a_length_without_room_and_a_file_without_a_good_row_end_before_a_model_is_loaded(monkeypatch, tmp_path):
+    def load(*_):
+        raise AssertionError("a model was loaded")
+
+    monkeypatch.setattr("inertia.backbones.load", load)
+    (short,) = harness.run([config(*SMALL, "benchmark.lengths=[10]")])
+    assert short.summary is None and "its shortest feasible length" in short.problem
+    (tmp_path / "qasper.jsonl").write_text('{"input": "Who?", "context": "Ada.", "answers": [""], "length": 1}\n')
+    ask = ("benchmark=longbench", "benchmark.tasks=[qasper]", "benchmark.lengths=[null]", "benchmark.examples=1")
+    with pytest.raises(ValueError, match="qasper.jsonl, line 1, field answers: blank"):
+        harness.run([config(*ask, "benchmark.source.kind=path", f"benchmark.source.path={tmp_path}")])
 
 
 PINNED = {
@@ -324,7 +376,7 @@ def test_a_planted_secret_reaches_no_file_below_results(results, monkeypatch, ca
     secret, key = "s3cret-hf-value-0123", "0123456789abcdef0123456789abcdef01234567"
     monkeypatch.setenv("HF_TOKEN", secret)
     monkeypatch.setenv("WANDB_API_KEY", key)
-    good = harness.answers
+    good = decode.answers
 
     def leak(cells, example, *rest):
         if example.id.endswith("0001") and len(cells) == 1 and not cells[0].config.policy.evicts:
@@ -333,14 +385,13 @@ def test_a_planted_secret_reaches_no_file_below_results(results, monkeypatch, ca
             raise RuntimeError("not together")
         return good(cells, example, *rest)
 
-    monkeypatch.setattr(harness, "answers", leak)
+    monkeypatch.setattr(decode, "answers", leak)
     words = ("logger=wandb", f"label=see-https://me:hunter22@host.org-{secret}", "experiment_name=mine")
     jobs = [(2, "full_cache"), (1, "h2o")]
     harness.run([config(*words, f"benchmark.examples={n}", f"method={name}") for n, name in jobs])
-    files = [path for path in results.rglob("*") if path.is_file()]
-    assert any(path.suffix == ".wandb" for path in files) and any(path.parent.name == "groups" for path in files)
-    assert any(path.parent.name == "experiments" for path in files)
-    for path in files:
+    written = [path for path in results.rglob("*") if path.is_file()]
+    assert {".wandb", ".db", ".parquet"} <= {path.suffix for path in written}
+    for path in written:
         found = [word for word in (secret, key, "hunter22") if word.encode() in path.read_bytes()]
         assert not found and secret not in str(path), (path, found)
 

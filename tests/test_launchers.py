@@ -15,8 +15,10 @@ from collections import Counter
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import slurm_node
 import yaml
 from hydra import compose, initialize_config_dir
 from hypothesis import given
@@ -26,14 +28,18 @@ from tqdm import tqdm
 from inertia.experiments import cli, indices
 from inertia.experiments import run as harness
 from inertia.experiments.config import run_config
-from inertia.experiments.launchers import extra, ray_tasks, submitit_jobs, watch
-from inertia.experiments.launchers.follow import WorkFailed, follow
+from inertia.experiments.launchers import ambient, ray_tasks, settings, slurm_queue, submitit_jobs
+from inertia.experiments.launchers import progress as job_progress
 from inertia.experiments.launchers.launch import check, launch
+from inertia.experiments.launchers.payload import Payload, divide, run_payload
+from inertia.experiments.launchers.polling import WorkFailed, follow
 from inertia.experiments.launchers.settings import KINDS, Local, Ray, Submitit, from_mapping
-from inertia.experiments.launchers.work import Work, divide, do
 from inertia.experiments.shards import Shard, parse
 from inertia.paths import config_dir
-from inertia.records import canonical_hash, read_cells
+from inertia.records import canonical_hash, listed, read_cells
+from inertia.records.progress import progress
+from inertia.records.store import files
+from inertia.records.writer import writing
 
 ROOT = Path(__file__).resolve().parents[1]
 SMALL = (
@@ -124,7 +130,7 @@ def test_a_wrong_setting_is_refused(words, expected, capsys):
 @pytest.mark.parametrize("kind", ["submitit", "ray"])
 @pytest.mark.parametrize("sweep", [[], ["-m"]])
 def test_without_the_extra_the_message_says_what_to_install(kind, sweep, results, monkeypatch, capsys):
-    monkeypatch.setattr(extra, "find_spec", lambda name: None)
+    monkeypatch.setattr(settings, "find_spec", lambda name: None)
     words = [*sweep, *SMALL, f"launcher={kind}"]
     with pytest.raises(SystemExit) as stopped:
         raise SystemExit(cli.main(words))
@@ -205,29 +211,47 @@ def test_groups_of_two_backbones_never_share_a_process():
 def test_work_is_done_where_it_says_and_leaves_the_environment_alone(tmp_path, results):
     cells = [cell for config in jobs(examples=1) for cell in harness.cells_of(config)]
     first, _ = divide(cells, shards=1, groups_per_job=1, results=tmp_path / "elsewhere")
-    assert do(first) == {}
+    assert run_payload(first) == {}
     assert os.environ["INERTIA_RESULTS"] == str(results) and not results.exists()
     assert {cell.id for cell in read_cells(tmp_path / "elsewhere" / "runs") if cell.sealed} == set(first.cells)
 
 
 def test_a_machine_with_other_code_or_data_is_refused(tmp_path):
-    work = Work((composed().resolved,), ("c00000000000",), None, str(tmp_path))
+    work = Payload((composed().resolved,), ("c00000000000",), None, str(tmp_path))
     with pytest.raises(ValueError, match="c00000000000 are unknown here.*same checkout"):
-        do(work)
+        run_payload(work)
 
 
-def test_the_index_does_not_depend_on_who_writes_it_last(results):
+def test_what_is_listed_does_not_depend_on_who_lists_it_last(results):
     configs = [replace(config, experiment_name="mine", profile_name="tiny") for config in jobs(examples=1)]
     cells = [cell for config in configs for cell in harness.cells_of(config)]
-    indices.write_indices(cells)
-    path = results / "experiments" / "mine__tiny.json"
-    before = path.read_bytes()
+    runs = results / "runs"
+
+    def write(some):
+        with writing(runs, "local", dict) as writer:
+            harness.write_listings(writer, some)
+
+    write(cells)
+    before = listed(runs)
+    assert [entry["cell_id"] for entry in before["mine", "tiny"]] == sorted(cell.id for cell in cells)
     for some in ([cells[2]], cells[1:3], list(reversed(cells))):
-        indices.write_indices(some)
-        assert path.read_bytes() == before
+        assert indices.listings(runs, some) == []
     changed = [cell for config in configs for cell in harness.cells_of(replace(config, label="other"))]
-    indices.write_indices(changed)
-    assert path.read_bytes() != before
+    write(changed)
+    assert {entry["axes"]["method"] for entry in listed(runs)["mine", "tiny"]} == {"other"}
+
+
+def test_cells_of_another_backbone_are_listed_beside_it(results, caplog):
+    configs = [replace(config, experiment_name="mine", profile_name="tiny") for config in jobs(examples=1)]
+    other = [replace(each, backbone=replace(each.backbone, name="other")) for each in configs]
+    for some in (configs, other, configs):
+        with writing(results / "runs", "local", dict) as writer:
+            harness.write_listings(writer, [cell for config in some for cell in harness.cells_of(config)])
+    assert {key: len(entries) for key, entries in listed(results / "runs").items()} == {
+        ("mine", "tiny"): 4,
+        ("mine", "tiny-other"): 4,
+    }
+    assert "listed as profile tiny-other" in caplog.text
 
 
 # How it is followed
@@ -262,12 +286,12 @@ class Engine:
 
 
 def works(count):
-    return [Work((), (f"c{number}",), None, "r") for number in range(count)]
+    return [Payload((), (f"c{number}",), None, "r") for number in range(count)]
 
 
 @pytest.fixture
 def no_sleep(monkeypatch):
-    monkeypatch.setattr("inertia.experiments.launchers.follow.POLL_SECONDS", 0.0)
+    monkeypatch.setattr("inertia.experiments.launchers.polling.POLL_SECONDS", 0.0)
 
 
 @pytest.mark.parametrize("room", [None, 1, 2, 9])
@@ -297,15 +321,16 @@ def test_an_interrupt_stops_what_was_started(no_sleep, capsys):
 def test_the_bar_counts_answers_of_other_processes_and_reads_what_changed_only(results, monkeypatch):
     configs = jobs(examples=2)
     cells = [cell for config in configs for cell in harness.cells_of(config)]
-    seen, read = watch.Watch(results, cells), []
-    real = watch.recorded_ids
-    monkeypatch.setattr(watch, "recorded_ids", lambda root, name: read.append(name) or real(root, name))
+    seen, read = job_progress.Progress(results / "runs", cells), []
+    real = job_progress.progress
+    counted = lambda paths, *rest, **how: read.append(paths) or real(paths, *rest, **how)  # noqa: E731
+    monkeypatch.setattr(job_progress, "progress", counted)
     assert seen.count() == 0
     harness.run(jobs(shard="1/2", examples=2))
-    assert seen.count() == 4 and len(read) == 4
-    assert seen.count() == 4 and len(read) == 4, "unchanged files were read again"
+    assert seen.count() == 4 and len(read) == 1
+    assert seen.count() == 4 and len(read) == 1, "an unchanged file was read again"
     harness.run(jobs(shard="2/2", examples=2))
-    assert seen.count() == 8
+    assert seen.count() == 8 and len(read) == 2
     (results / "runs").rename(results / "gone")
     assert seen.count() == 0
 
@@ -314,10 +339,10 @@ def test_the_bar_counts_answers_of_other_processes_and_reads_what_changed_only(r
 
 
 def test_settings_in_the_words_of_submitit():
-    settings = Submitit(
+    asked = Submitit(
         partition="gpu", account="lab", setup=("module load x",), sbatch={"licenses": "x:1"}, parallel=3
     )
-    found = submitit_jobs.parameters(settings)
+    found = submitit_jobs.parameters(asked)
     assert found["slurm_partition"] == "gpu" and found["slurm_account"] == "lab" and found["slurm_qos"] is None
     assert found["slurm_setup"] == ["module load x"] and found["slurm_additional_parameters"] == {"licenses": "x:1"}
     assert found["slurm_array_parallelism"] == 3 and found["timeout_min"] == 240
@@ -361,6 +386,12 @@ def ended(process):
     return process.returncode, out, err
 
 
+def recorded(results):
+    """Return how many examples of how many cells are recorded."""
+    known, _ = progress(files(results / "runs"), check=False)
+    return sum(len(each.good) for each in known.values())
+
+
 LOCAL_JOBS = ("launcher=submitit", "launcher.cluster=local", "launcher.gpus_per_node=0", "launcher.groups_per_job=2")
 
 
@@ -377,14 +408,14 @@ def test_processes_of_this_machine_give_the_records_of_one_run(undisturbed, resu
 
 
 @pytest.mark.slow
-def test_a_preempted_job_goes_back_into_the_queue_and_on_from_its_journal(undisturbed, results):
+def test_a_preempted_job_goes_back_into_the_queue_and_on_from_its_records(undisturbed, results):
     process = submit(LOCAL_JOBS, results)
     deadline = time.monotonic() + 120
-    while not list((results / "runs").glob("*/samples.jsonl")) if (results / "runs").exists() else True:
+    while not recorded(results):
         assert time.monotonic() < deadline and process.poll() is None
         time.sleep(0.02)
-    (first, *_) = (results / "runs").glob(".c*.lock")
-    os.kill(int(first.read_text()), signal.SIGUSR2)
+    (claim,) = (results / "runs" / "locks").glob("*.claim")
+    os.kill(json.loads(claim.read_text())["pid"], signal.SIGUSR2)
     code, out, err = ended(process)
     assert code == 0, err
     assert canonical_hash(results / "runs") == undisturbed
@@ -395,7 +426,7 @@ def test_a_preempted_job_goes_back_into_the_queue_and_on_from_its_journal(undist
 @pytest.mark.slow
 def test_a_job_that_dies_is_said_with_its_log_and_what_it_did_stays(undisturbed, results):
     """It dies in the second of its groups."""
-    code, out, err = ended(submit(LOCAL_JOBS, results, fault="group-synced:4"))
+    code, out, err = ended(submit(LOCAL_JOBS, results, fault="committed:8"))
     assert code == 1
     assert json.loads(out.splitlines()[-1]) == {"cells": 4, "sealed": 2, "incomplete": 2}
     assert err.count("ended without a result") == 2 and "its log:" in err
@@ -406,9 +437,9 @@ def test_a_job_that_dies_is_said_with_its_log_and_what_it_did_stays(undisturbed,
 @pytest.mark.slow
 def test_two_jobs_never_write_one_cell(undisturbed, results):
     """The first is stopped in the middle of an example, with its locks held, until the second has ended."""
-    holder = submit((), results, fault="group-synced:1:SIGSTOP")
+    holder = submit((), results, fault="committed:3:SIGSTOP")
     deadline = time.monotonic() + 120
-    while not list((results / "runs").glob("groups/*.jsonl")) if (results / "runs").exists() else True:
+    while not recorded(results):
         assert time.monotonic() < deadline and holder.poll() is None
         time.sleep(0.05)
     time.sleep(1)
@@ -423,6 +454,7 @@ def test_two_jobs_never_write_one_cell(undisturbed, results):
 
 SBATCH = """#!/bin/bash
 cp "$1" "$FAKE_SLURM/script"
+env | grep -E "^(SLURM|SBATCH)_" > "$FAKE_SLURM/ambient"
 last=$(sed -n 's/^#SBATCH --array=0-\\([0-9]*\\).*/\\1/p' "$1")
 for index in $(seq 0 "${last:-0}"); do
   SLURM_JOB_ID=$((4001 + index)) SLURM_ARRAY_JOB_ID=4000 SLURM_ARRAY_TASK_ID=$index SLURM_NTASKS=1 SLURM_PROCID=0 \\
@@ -434,27 +466,185 @@ SRUN = """#!/bin/bash
 while [[ "$1" == -* ]]; do case "$1" in --output|--error) shift 2;; *) shift;; esac; done
 exec "$@"
 """
-SACCT = """#!/bin/bash
-echo "JobID|State|NodeList"
-for index in 0 1 2 3; do echo "4000_$index|RUNNING|node1"; done
+SQUEUE = """#!/bin/bash
+for index in 0 1 2 3; do echo "4000_$index|RUNNING"; done
 """
+NO_ACCOUNTING = "#!/bin/bash\necho 'Slurm accounting storage is disabled' >&2; exit 1\n"
 
 
 @pytest.mark.slow
 def test_an_array_of_slurm_gives_the_records_of_one_run(undisturbed, results, tmp_path):
-    """sbatch, srun and sacct are stand-ins that run the very script that Slurm would get."""
-    for name, text in {"sbatch": SBATCH, "srun": SRUN, "sacct": SACCT}.items():
-        (tmp_path / name).write_text(text)
-        (tmp_path / name).chmod(0o755)
+    """sbatch, srun and squeue are stand-ins; they run the script that Slurm would get, without the shell's options."""
+    stand_in(tmp_path, sbatch=SBATCH, srun=SRUN, squeue=SQUEUE, sacct=NO_ACCOUNTING)
     words = ("launcher=submitit", "launcher.partition=gpu", "launcher.parallel=2", "+launcher.sbatch.licenses=x")
     path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
-    code, out, err = ended(submit(words, results, PATH=path, FAKE_SLURM=str(tmp_path)))
+    ambient = {"SBATCH_PARTITION": "other", "SLURM_MEM_PER_NODE": "1", "SLURM_JOB_ID": "7", "SLURM_CONF": "kept"}
+    code, out, err = ended(submit(words, results, PATH=path, FAKE_SLURM=str(tmp_path), **ambient))
     assert code == 0, err
+    assert (tmp_path / "ambient").read_text().split() == ["SLURM_CONF=kept"]
+    assert "SBATCH_PARTITION, SLURM_JOB_ID, SLURM_MEM_PER_NODE" in err and "sacct" not in err
     assert canonical_hash(results / "runs") == undisturbed
     script = (tmp_path / "script").read_text()
     for line in ("--array=0-1%2", "--partition=gpu", "--gpus-per-node=1", "--mem=64GB", "--time=240", "--licenses=x"):
         assert f"#SBATCH {line}" in script, script
     assert "#SBATCH --signal=USR2@90" in script
+
+
+def stand_in(folder, **programs):
+    for name, text in programs.items():
+        (folder / name).write_text(text)
+        (folder / name).chmod(0o755)
+
+
+@pytest.mark.slow
+def test_jobs_that_left_the_queue_without_a_result_end_the_run(results, tmp_path):
+    """sbatch takes them, nothing ever runs; one is cancelled, the queue has forgotten the other."""
+    squeue = '#!/bin/bash\necho "4000_0|CANCELLED"\n'
+    stand_in(tmp_path, sbatch="#!/bin/bash\necho Submitted batch job 4000\n", srun=SRUN, squeue=squeue)
+    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+    code, out, err = ended(submit(("launcher=submitit",), results, PATH=path))
+    assert code == 1 and json.loads(out.splitlines()[-1])["incomplete"] == 4
+    assert "job 4000_0 ended without a result: CANCELLED; its log:" in err
+    assert "job 4000_1 ended without a result: GONE; its log:" in err
+
+
+@pytest.fixture
+def answers(monkeypatch):
+    """What squeue says, one answer after another; nothing is waited for."""
+    given = []
+    monkeypatch.setattr(slurm_queue, "states", lambda jobs: given.pop(0))
+    monkeypatch.setattr(slurm_queue, "ASK_SECONDS", 0)
+    monkeypatch.setattr(slurm_queue, "SETTLE_SECONDS", 0)
+    return given
+
+
+@pytest.mark.parametrize(
+    "said, expected",
+    [
+        ([{"7": "PENDING"}, {"7": "RUNNING"}, {"7": "COMPLETING"}], [None, None, None]),
+        ([{"7": "RUNNING"}, {"7": "CANCELLED"}, {}], [None, "CANCELLED", "CANCELLED"]),
+        ([{"7": "RUNNING"}, {}, {}], [None, "GONE", "GONE"]),
+        ([{"7": "TIMEOUT"}, {"7": "PENDING"}, {"7": "RUNNING"}], ["TIMEOUT", None, None]),
+        ([{"7": "RUNNING"}, None, None, {"7": "FAILED"}], [None, None, None, "FAILED"]),
+    ],
+)
+def test_a_job_has_ended_when_the_queue_says_so_or_has_forgotten_it(said, expected, answers, caplog):
+    answers += said
+    queue = slurm_queue.Queue(["7"])
+    assert [queue.ended_as("7") for _ in expected] == expected
+    assert len(caplog.records) == (None in said), "a queue that does not answer is said once"
+
+
+@pytest.mark.parametrize(
+    "squeue, expected",
+    [
+        ('echo "4000_0|RUNNING"; echo "4000_1|PENDING"', {"4000_0": "RUNNING", "4000_1": "PENDING"}),
+        ('echo "4000_[0-7%2]|CANCELLED"', {"4000_0": "CANCELLED", "4000_1": "CANCELLED"}),
+        ("echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1", {}),
+        ("echo 'slurm_load_jobs error: Unable to contact slurm controller' >&2; exit 1", None),
+        ('echo "$@" | grep -q -- "--jobs=4000$" && echo "4000_0|FAILED"', {"4000_0": "FAILED"}),
+    ],
+)
+def test_what_squeue_says(squeue, expected, tmp_path, monkeypatch):
+    stand_in(tmp_path, squeue=f"#!/bin/bash\n{squeue}\n")
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    assert slurm_queue.states(["4000_1", "4000_0"]) == expected
+
+
+class SubmititJob:
+    """Of submitit's jobs, what is used."""
+
+    job_id = "7"
+
+    def __init__(self, folder, error=None):
+        self.paths = SimpleNamespace(
+            result_pickle=folder / "result", stderr=folder / "err", stdout=folder / "out", folder=folder
+        )
+        self.error = error
+
+    def result(self):
+        raise self.error
+
+
+def test_a_failed_job_is_said_with_its_own_last_lines(tmp_path, answers):
+    answers.append({"7": "FAILED"})
+    job = submitit_jobs.Job(SubmititJob(tmp_path), slurm_queue.Queue(["7"]))
+    (tmp_path / "out").write_text("no such module: cuda\n\nstopping\n")
+    assert job.done()
+    answers.append({"7": "FAILED"})
+    with pytest.raises(WorkFailed, match=r"FAILED; it said last: no such module: cuda / stopping; its log: .*err"):
+        job.problems()
+
+
+def test_an_error_of_the_work_itself_is_named_by_its_last_line(tmp_path):
+    rule = 30 * "-"
+    text = f"Job failed with trace:\n{rule}\nTraceback:\n  somewhere\nValueError: bad\n{rule}\nsee also: x\n- a.out"
+    job = submitit_jobs.Job(SubmititJob(tmp_path, RuntimeError(text)), None)
+    with pytest.raises(WorkFailed, match="ended without a result: ValueError: bad; its log"):
+        job.problems()
+
+
+def real_slurm(tmp_path_factory):
+    return slurm_node.cluster(tmp_path_factory.mktemp("slurm"))
+
+
+SLURM_WORDS = ("launcher=submitit", "launcher.gpus_per_node=0", "launcher.cpus_per_task=1", "launcher.mem_gb=1")
+needs_slurm = pytest.mark.skipif(slurm_node.missing() is not None, reason=f"no Slurm: {slurm_node.missing()}")
+
+
+@pytest.mark.slow
+@needs_slurm
+def test_a_real_slurm_of_one_node_gives_the_records_of_one_run(undisturbed, results, tmp_path_factory):
+    with real_slurm(tmp_path_factory) as environment:
+        more = {"SLURM_CONF": environment["SLURM_CONF"], "SBATCH_PARTITION": "nowhere", "SLURM_MEM_PER_NODE": "1"}
+        code, out, err = ended(submit((*SLURM_WORDS, "launcher.shards=2"), results, **more))
+    assert code == 0, err
+    assert json.loads(out.splitlines()[-1]) == {"cells": 4, "sealed": 4, "incomplete": 0}
+    assert canonical_hash(results / "runs") == undisturbed
+
+
+@pytest.mark.slow
+@needs_slurm
+def test_a_real_slurm_without_accounting_ends_the_run_when_jobs_die_or_are_cancelled(results, tmp_path_factory):
+    with real_slurm(tmp_path_factory) as environment:
+        more = {"SLURM_CONF": environment["SLURM_CONF"]}
+        dies = ("launcher.setup=['echo no such module >&2','exit 3']",)
+        code, out, err = ended(submit((*SLURM_WORDS, *dies), results, **more))
+        assert code == 1 and "ended without a result: FAILED; it said last: no such module; its log:" in err, err
+        assert "sacct" not in err
+        held = submit((*SLURM_WORDS, "launcher.sbatch={hold: true}"), results, **more)
+        slurm_node.wait_for(lambda: "PENDING" in slurm_node.run(environment, "squeue", "--noheader", "--format=%T"))
+        slurm_node.run(environment, "scancel", "--user=root")
+        code, out, err = ended(held)
+        assert code == 1 and "ended without a result: CANCELLED" in err, err
+
+
+def test_what_would_change_float32_is_dropped_and_said(monkeypatch, caplog):
+    for name in ambient.ROUNDING:
+        monkeypatch.setenv(name, "1")
+    ambient.drop_rounding()
+    assert not set(ambient.ROUNDING) & set(os.environ)
+    assert [record.args for record in caplog.records] == [(name,) for name in ambient.ROUNDING]
+    ambient.drop_rounding()
+    assert len(caplog.records) == 2
+
+
+def test_what_jobs_may_not_see_is_back_afterwards(monkeypatch):
+    monkeypatch.setenv("SBATCH_QOS", "high")
+    monkeypatch.setenv("SLURM_CONF", "/x")
+    with pytest.raises(OSError), ambient.without(ambient.SLURM, ambient.KEPT):
+        assert "SBATCH_QOS" not in os.environ and os.environ["SLURM_CONF"] == "/x"
+        raise OSError
+    assert os.environ["SBATCH_QOS"] == "high"
+
+
+def test_what_libraries_write_to_the_error_stream_goes_into_a_file_and_ours_does_not(tmp_path, capfd):
+    with ambient.stderr_in(tmp_path / "logs" / "ray.log"):
+        os.write(2, b"(raylet) a node died\n")
+        print("ours", file=sys.stderr)
+    print("after", file=sys.stderr)
+    assert capfd.readouterr().err == "ours\nafter\n"
+    assert (tmp_path / "logs" / "ray.log").read_text() == "(raylet) a node died\n"
 
 
 # Ray
@@ -464,7 +654,7 @@ def test_an_array_of_slurm_gives_the_records_of_one_run(undisturbed, results, tm
 def test_ray_gives_the_records_of_one_run_and_a_dead_worker_is_started_again(undisturbed, results):
     """Each worker dies after the first example that it records; what follows goes on from there."""
     words = ("launcher=ray", "launcher.num_gpus=0", "launcher.num_cpus=1", "launcher.retries=4")
-    code, out, err = ended(submit(words, results, fault="group-synced:1"))
+    code, out, err = ended(submit(words, results, fault="committed:3"))
     assert code == 0, err
     assert json.loads(out.splitlines()[-1]) == {"cells": 4, "sealed": 4, "incomplete": 0}
     assert canonical_hash(results / "runs") == undisturbed
@@ -474,8 +664,8 @@ def test_ray_gives_the_records_of_one_run_and_a_dead_worker_is_started_again(und
 def test_ray_says_what_it_cannot_hold_and_what_went_wrong(results, monkeypatch):
     with pytest.raises(ValueError, match="launcher.num_gpus=64: this machine has"):
         run(replace(RAY, num_gpus=64))
-    with ray_tasks.connected(RAY) as engine:
-        (handle,) = engine.start([Work((composed().resolved,), ("c00000000000",), None, str(results))])
+    with ray_tasks.connected(RAY, results / "ray.log") as engine:
+        (handle,) = engine.start([Payload((composed().resolved,), ("c00000000000",), None, str(results))])
         done = threading.Event()
         while not handle.done():
             done.wait(0.1)

@@ -22,9 +22,9 @@ from inertia.decoding.generation import generate
 from inertia.decoding.request import TokensPrompt
 from inertia.eviction.budget import Tokens
 from inertia.eviction.describe import describe
+from inertia.eviction.layer_view import LayerView
 from inertia.eviction.policy import Policy
 from inertia.eviction.scorers.learned import Learned, widths
-from inertia.eviction.view import LayerView
 from inertia.methods import preset
 
 

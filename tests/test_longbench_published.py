@@ -4,37 +4,26 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
+from outside_data import json_lines, real
 
 from inertia.benchmarks import longbench
-from inertia.benchmarks.sources import Source
 
 SLOW = ("gov_report", "multi_news")
 QUICK = tuple(task for task in longbench.PAPER_TASKS if task not in SLOW)
-
-
-def folder(name: str) -> Path:
-    if "INERTIA_TEST_DATA" not in os.environ:
-        pytest.skip("INERTIA_TEST_DATA is not set")
-    return Path(os.environ["INERTIA_TEST_DATA"]) / "longbench_preds" / name
 
 
 def published(file: Path) -> Any:
     return json.loads(gzip.decompress(file.read_bytes()))
 
 
-def predictions(file: Path) -> tuple[dict, ...]:
-    return Source(kind="path", path=str(file)).load("x").rows
-
-
 def check(task: str, first: int | None = None) -> None:
-    data = folder("adakv_mistral7b/full")
-    rows = predictions(data / f"{task}.jsonl.gz")
+    data = real("longbench_preds", "adakv_mistral7b/full")
+    rows = json_lines(data / f"{task}.jsonl.gz")
     assert len(rows) == 200
     scores = [longbench.score(task, row["pred"], row["answers"], row) for row in rows[:first]]
     assert scores == published(data / "list_result.json.gz")[task][:first]
@@ -60,7 +49,7 @@ def test_long_summaries_are_exact(task):
 
 def test_per_example_list_gives_every_published_total():
     """The rounding rule on all sixteen tasks, those without predictions at hand included."""
-    data = folder("adakv_mistral7b/full")
+    data = real("longbench_preds", "adakv_mistral7b/full")
     totals, scores = published(data / "result.json.gz"), published(data / "list_result.json.gz")
     assert {task: longbench.total(scores[task]) for task in totals} == totals
     assert set(totals) == {task for task in longbench.TASKS if not task.endswith("_e")}
@@ -68,8 +57,8 @@ def test_per_example_list_gives_every_published_total():
 
 @pytest.mark.parametrize("task", ["2wikimqa", "hotpotqa", "passage_retrieval_en", "qasper"])
 def test_longbench_e_buckets_are_exact(task):
-    data = folder("kotmul_llama3-8b_E")
-    rows = predictions(data / f"{task}.jsonl.gz")
+    data = real("longbench_preds", "kotmul_llama3-8b_E")
+    rows = json_lines(data / f"{task}.jsonl.gz")
     scores = [longbench.score(f"{task}_e", row["pred"], row["answers"], row) for row in rows]
     buckets = longbench.bucket_totals(scores, [row["length"] for row in rows])
     assert buckets == published(data / "result.json.gz")[task]
@@ -78,10 +67,10 @@ def test_longbench_e_buckets_are_exact(task):
 
 @pytest.mark.slow
 def test_how_often_official_rouge_gives_up_on_published_summaries():
-    data = folder("adakv_mistral7b/full")
+    data = real("longbench_preds", "adakv_mistral7b/full")
     counts: Counter[str] = Counter()
     for task in (*SLOW, "qmsum"):
-        for row in predictions(data / f"{task}.jsonl.gz"):
+        for row in json_lines(data / f"{task}.jsonl.gz"):
             numbers = longbench.diagnostics(task, row["pred"], row["answers"])
             counts.update({name: int(numbers[name]) for name in ("rouge_empty", "rouge_recursion")})
             counts["summaries"] += 1

@@ -3,26 +3,18 @@
 from __future__ import annotations
 
 import gzip
-import os
 from collections import Counter
-from pathlib import Path
 
 import pytest
+from outside_data import json_lines, real
 
 from inertia.benchmarks import longbench_v2 as v2
-from inertia.benchmarks.sources import Source
 
 AGENTS = ("oneshot", "cot", "quotes", "quotes_chunked")
 
 
-def folder() -> Path:
-    if "INERTIA_TEST_DATA" not in os.environ:
-        pytest.skip("INERTIA_TEST_DATA is not set")
-    return Path(os.environ["INERTIA_TEST_DATA"]) / "longbench_v2"
-
-
-def rows(name: str) -> tuple[dict, ...]:
-    return Source(kind="path", path=str(folder() / f"{name}.jsonl.gz")).load("x").rows
+def rows(name: str) -> list[dict]:
+    return json_lines(real("longbench_v2", f"{name}.jsonl.gz"))
 
 
 def answered(agent: str) -> list[dict]:
@@ -44,7 +36,7 @@ def test_every_judgement_is_the_published_one(agent):
 
 @pytest.mark.parametrize("agent", AGENTS)
 def test_the_table_is_the_published_one(agent):
-    text = gzip.decompress((folder() / "agentic_result.txt.gz").read_bytes()).decode()
+    text = gzip.decompress(real("longbench_v2", "agentic_result.txt.gz").read_bytes()).decode()
     header, *lines = (line.split("\t") for line in text.splitlines())
     published = {line[0]: dict(zip(header, line, strict=True)) for line in lines}[agent]
     outcomes = [

@@ -8,7 +8,7 @@ from test_core_oracle import compare
 
 from inertia import Policy, preset
 from inertia.decoding import batches
-from inertia.eviction import attention, protect, session, units
+from inertia.eviction import attention, keep_sets, protect, session
 from inertia.eviction.aggregation import CoupledEMA, Linear
 from inertia.eviction.budget import Tokens
 from inertia.eviction.new_token import NewToken
@@ -42,14 +42,14 @@ def forgotten_decay(monkeypatch):
 
 
 def other_prior(monkeypatch):
-    place = units.Units.place
+    place = keep_sets.KeepSets.place
 
     def wrong(self, newest, step):
         slot = self.slot.unsqueeze(-1).clone()
         place(self, newest, step)
         self.utility.scatter_(-1, slot, self.utility.gather(-1, slot) * 0.0)
 
-    monkeypatch.setattr(units.Units, "place", wrong)
+    monkeypatch.setattr(keep_sets.KeepSets, "place", wrong)
 
 
 def unprotected_sinks(monkeypatch):

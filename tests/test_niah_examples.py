@@ -18,9 +18,9 @@ from inertia.benchmarks import niah
 from inertia.benchmarks.niah.generate import place
 from inertia.benchmarks.niah.texts import INTRODUCTION, NOISE, QUESTION, needle, noise, sentences
 from inertia.benchmarks.render import Renderer
-from inertia.benchmarks.ruler.seeding import rng
-from inertia.benchmarks.ruler.wording import word_lists
+from inertia.benchmarks.seeding import rng
 from inertia.benchmarks.sources import DataError, Source
+from inertia.benchmarks.words import word_lists
 
 CHAT = (
     "{% for m in messages %}<|{{ m['role'] }}|>\n{{ m['content'] }}<|end|>\n{% endfor %}"

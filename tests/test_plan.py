@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import sqlite3
 import subprocess
 import sys
 from dataclasses import replace
@@ -17,7 +18,7 @@ from rich.console import Console
 
 from inertia.backbones.config import read as read_backbone
 from inertia.decoding import batches
-from inertia.eviction.units import Row as EvictionRow
+from inertia.eviction.keep_sets import Row as EvictionRow
 from inertia.experiments import cli
 from inertia.experiments import run as harness
 from inertia.experiments.plan import calls, history, memory
@@ -26,7 +27,7 @@ from inertia.experiments.plan.hardware import DECODE_SHARE, LAYER_SECONDS, PREFI
 from inertia.experiments.plan.jobs import jobs_of
 from inertia.experiments.plan.plan import Options, make_plan
 from inertia.experiments.plan.report import print_plan
-from inertia.experiments.plan.shape import Shape, from_entry, read_config, shape_of, table
+from inertia.experiments.plan.shape import Shape, read_config, shape_of, table
 from inertia.experiments.plan.speed import Measured, Roofline, Stated
 from inertia.methods import full_cache, h2o, inertiakv, preset
 from inertia.paths import config_dir
@@ -85,7 +86,7 @@ def backbone(name):
     ],
 )
 def test_the_table_has_the_published_numbers_of_parameters(name, parameters):
-    assert from_entry(table()[name]).parameters == pytest.approx(parameters, rel=5e-4)
+    assert table()[name].parameters == pytest.approx(parameters, rel=5e-4)
 
 
 def test_every_backbone_has_a_shape_that_agrees_with_its_config():
@@ -248,15 +249,15 @@ def test_a_batch_that_does_not_fit_is_split_and_reads_the_prompt_again():
     words = ("backbone=llama-3.1-8b-instruct", "benchmark.tasks=[vt]", "benchmark.lengths=[16384]", "method=inertiakv")
     jobs = jobs_of(["-m", *words, "budget.compression_ratio=0.5,0.51,0.52,0.53,0.54,0.55"])
     tight = make_plan(jobs, Options("rtx4090"))
-    (row,) = tight.sections[0].rows
+    (row,) = tight.sections[0].groups
     assert row.parts == (3, 3) and row.fits and row.devices_needed == 2
     assert row.memory.total <= 0.95 * 24 * 2**30
-    assert (row.total.prefill, row.total.alone) == (2 * 500 * (16384 - 30), 6 * 500 * (16384 - 30))
+    assert (row.work.prefill, row.work.alone) == (2 * 500 * (16384 - 30), 6 * 500 * (16384 - 30))
     assert "6 policies run as 3+3" in said(tight)
     roomy = make_plan(jobs, Options("h100-80gb"))
-    (whole,) = roomy.sections[0].rows
+    (whole,) = roomy.sections[0].groups
     assert whole.parts == (6,) and whole.devices_needed is None
-    assert whole.total.prefill == 500 * (16384 - 30)
+    assert whole.work.prefill == 500 * (16384 - 30)
     assert "split" not in said(roomy)
 
 
@@ -270,9 +271,9 @@ def test_a_model_that_is_too_large_says_how_many_devices_hold_it():
     jobs = jobs_of(["-m", *words])
     one, two = (make_plan(jobs, Options("h100-80gb", count)) for count in (1, 2))
     # Halving the policies does not help, so they stay together.
-    assert one.sections[0].rows[0].parts == (2,) and one.sections[0].total.prefill == 500 * (16384 - 30)
-    assert not one.sections[0].rows[0].fits and one.sections[0].rows[0].devices_needed == 2
-    assert two.sections[0].rows[0].fits and two.sections[0].rows[0].devices_needed is None
+    assert one.sections[0].groups[0].parts == (2,) and one.sections[0].work.prefill == 500 * (16384 - 30)
+    assert not one.sections[0].groups[0].fits and one.sections[0].groups[0].devices_needed == 2
+    assert two.sections[0].groups[0].fits and two.sections[0].groups[0].devices_needed is None
     assert "does not fit vt at 16384" in said(one) and "--devices 2" in said(one)
     assert "does not fit" not in said(two)
 
@@ -380,21 +381,21 @@ def test_what_is_left_counts_the_missing_answers_alone(capsys, results):
 
 def test_a_damaged_cell_is_named_and_counted_as_left(capsys, results):
     (outcome,) = harness.run(jobs_of([*SMALL, "benchmark.examples=1", "method=inertiakv"]))
-    manifest = next((results / "runs").glob(f"*__{outcome.cell.id}")) / "manifest.json"
-    manifest.write_text("{", encoding="utf-8")
+    with sqlite3.connect(results / "runs" / "local.db") as connection:
+        connection.execute("UPDATE cell SET manifest = '{'")
     found = planned(capsys, *SMALL, "benchmark.examples=1", "method=inertiakv")
     assert found["totals"]["answers_left"] == 1
-    assert any(outcome.cell.id in note and "manifest.json" in note for note in found["notes"])
+    assert any(outcome.cell.id in note and "local.db" in note for note in found["notes"])
 
 
 def test_speed_is_measured_on_sealed_records(capsys, results):
     words = (*SMALL, "benchmark.examples=2", "method=inertiakv")
     harness.run(jobs_of(words))
     frame = read_samples(results / "runs")
-    section = plan(*words, "benchmark.examples=5", measured=True).sections[0]
-    assert section.speed.prefill_tps == pytest.approx(frame["prompt_tokens"].sum() / frame["prefill_seconds"].sum())
+    speed = plan(*words, "benchmark.examples=5", measured=True).sections[0].machine.speed
+    assert speed.prefill_tps == pytest.approx(frame["prompt_tokens"].sum() / frame["prefill_seconds"].sum())
     steps = frame["decode_seconds"] / (frame["new_tokens"] - 1)
-    assert section.speed.step_seconds == {1: pytest.approx(steps.median())}
+    assert speed.step_seconds == {1: pytest.approx(steps.median())}
     found = planned(capsys, *words, "--measured")
     assert "measured on 2 batches" in found["backbones"][0]["hours_from"]
 

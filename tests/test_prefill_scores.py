@@ -62,7 +62,7 @@ def make(seed, *, heads=3, groups=3, tokens=12, size=4, zeros=0.0, softcap=None,
     cos, sin = factors(torch.arange(tokens))
     keys = 2 * draw(heads) * (torch.rand(heads, tokens, 1, generator=generator) >= zeros)
     query = turn(unturned, cos, sin)
-    layer = PromptLayer(query, keys, draw(heads), scaling, cos, sin, factors, 0, 1, softcap)
+    layer = PromptLayer(query, keys, draw(heads), scaling, factors, 0, 1, softcap)
     return Case(layer, unturned)
 
 
@@ -346,4 +346,4 @@ def test_rotary_factors_with_a_memory_are_refused(kind):
 def test_partial_rotation_is_refused():
     layer = make(0).layer
     with pytest.raises(ValueError, match="rotates 2 of 4"):
-        ExpectedAttention(sinks=1).score(layer._replace(cos=layer.cos[:, :2], sin=layer.sin[:, :2]))
+        ExpectedAttention(sinks=1).score(layer._replace(rotary=rotary(2)))

@@ -107,12 +107,12 @@ def test_a_table_is_its_experiment_and_its_report(checkout, number, experiment):
     assert steps == [
         "inertia.backbones fetch smollm2-135m",
         f"inertia -m experiment={experiment} profile=smoke",
-        f"inertia.reports table {number} --profile smoke --source runs",
+        f"inertia.report table {number} --profile smoke --source runs",
     ]
 
 
 @pytest.mark.parametrize(
-    "target", ["fetch", "reproduce-figure", "tables", "figures", "test", "test-slow", "lint", "clean"]
+    "target", ["fetch", "reproduce-figure", "tables", "figures", "claims", "test", "test-slow", "lint", "clean"]
 )
 def test_every_target_can_be_planned(checkout, target):
     stamp(checkout)

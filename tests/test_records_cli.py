@@ -1,112 +1,43 @@
-"""The records command: each verb as a user runs it, on damage, on a killed process and beside a running writer."""
+"""The records command: each verb as a user runs it, on damage and beside a running writer."""
 
 from __future__ import annotations
 
 import json
 import os
+import random
 import shutil
+import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import pyarrow as pa
-import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from records_data import edit, write
 
 from inertia.records import (
-    DuplicateCell,
+    CorruptRecord,
     canonical_hash,
     export,
+    listed,
     open_cell,
-    read_cell,
     read_cells,
-    read_samples,
-    sample_table,
+    verify,
+    write_experiment,
 )
 from inertia.records.__main__ import main
-from inertia.records.columnar import code
-from inertia.records.compact import compact, restore
 from inertia.records.diff import diff_rows
-from inertia.records.facts import names, read_facts, steady
-from inertia.records.layout import JOURNAL, MANIFEST, SAMPLES, SUMMARY
 from inertia.records.listing import Filter, as_table
+from inertia.records.names import names
+from inertia.records.read import survey
 from inertia.records.schema import make_row
-from inertia.records.table import to_parquet
+from inertia.records.store import TABLES, files, open_store
 
 ROOT = Path(__file__).parents[1]
-
-
-def identity(task: str = "vt", alpha: float | None = 0.8, **changes: Any) -> dict[str, Any]:
-    policy = {"aggregation": {"kind": "ema", "alpha": alpha}, "budget": None if alpha is None else {"ratio": 0.9}}
-    place = {"name": "ruler", "task": task, "length": 1024}
-    return {"backbone": {"source": "tiny"}, "benchmark": place, "policy": policy, "seed": 0, **changes}
-
-
-def write(
-    root: Path,
-    task: str = "vt",
-    alpha: float | None = 0.8,
-    n: int = 3,
-    *,
-    done: int | None = None,
-    fail: str | None = None,
-    row: dict[str, Any] | None = None,
-    **changes: Any,
-) -> Path:
-    """Write a cell with the real writer: sealed, or with `done` of `n` examples; `fail` is tried twice."""
-    planned = [f"{task}/{place:04d}" for place in range(n)]
-    method = "full_cache" if alpha is None else "inertiakv"
-    variant = "full_cache" if alpha is None else f"inertiakv-{alpha}-1-0.9"
-    with open_cell(
-        root,
-        identity(task, alpha, **changes),
-        label=f"tiny__{variant}__{task}-1024",
-        planned=planned,
-        config={"backbone": {"name": "tiny"}, "label": method, "experiment_name": "grid"},
-        provenance={"code": {"commit": "0" * 40}},
-    ) as cell:
-        for place, name in enumerate(planned[:done]):
-            if name not in cell.missing:
-                continue
-            if name == fail:
-                cell.append_failure(name, place, "out of memory", task=task)
-            cell.append(
-                {
-                    "example_id": name,
-                    "task": task,
-                    "length": 1024,
-                    "index": place,
-                    "prediction": f"answer {place}",
-                    "references": ["a", "b"],
-                    "score": (place % 2) / 2,
-                    "tokens": [1, place],
-                    "prompt_tokens": 900,
-                    "budget_tokens": None if alpha is None else 90,
-                    "retained_tokens": 90.0,
-                    "decode_seconds": 0.5,
-                    **(row if row is not None else {}),
-                }
-            )
-        if done is None:
-            cell.seal()
-    return cell.directory
-
-
-def edit_json(path: Path, change: Callable[[dict[str, Any]], Any]) -> None:
-    value = json.loads(path.read_text())
-    change(value)
-    path.write_text(json.dumps(value))
-
-
-def edit_rows(path: Path, **changes: Any) -> None:
-    rows = pq.ParquetFile(path).read().to_pylist()
-    path.write_bytes(to_parquet([{**rows[0], **changes}, *rows[1:]]))
 
 
 @pytest.fixture
@@ -120,19 +51,16 @@ def grid_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
     runs = tmp_path_factory.mktemp("grid") / "runs"
     for task in ("vt", "cwe"):
         write(runs, task)
-        write(runs, task, None)
+        write(runs, task, None, name="shard-1of2")
     write(runs, "fwe", n=20, done=17)
     (runs / "notes").mkdir()
-    (runs / "groups").mkdir()
-    (runs / "groups" / "x.jsonl").write_text("not ours")
-    (runs / "killed__c00000000000").mkdir()
-    (runs / ".c00000000001.lock").write_text("1")
+    (runs / "some.json").write_text("not ours")
     return runs
 
 
 @pytest.fixture
 def grid(results: Path, grid_once: Path) -> Path:
-    """Return four sealed cells, one incomplete, and things that are no cells."""
+    """Return four sealed cells and an incomplete one in two files, and things that are no records."""
     return shutil.copytree(grid_once, results / "runs")
 
 
@@ -187,7 +115,7 @@ def test_list_json_says_what_is_known(grid: Path, capsys: pytest.CaptureFixture[
 def test_the_table_fits_and_ids_stay_whole(tmp_path: Path, width: int) -> None:
     for place in range(3):
         write(tmp_path, "a_task_with_a_very_long_name_indeed_" * 2, place / 7, n=1)
-    cells = read_facts(tmp_path)
+    cells = read_cells(tmp_path)
     lines = as_table(cells, width)
     assert max(map(len, lines)) <= width and len({len(line) for line in lines}) == 1, "numbers end in one column"
     assert {line.split()[0] for line in lines[1:]} == {cell.id for cell in cells}
@@ -196,12 +124,24 @@ def test_the_table_fits_and_ids_stay_whole(tmp_path: Path, width: int) -> None:
 
 
 def test_a_damaged_cell_is_listed_and_the_others_too(grid: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = next(grid.glob("*full_cache_vt*"))
-    (folder / MANIFEST).write_text("{")
+    edit(grid / "local.db", "UPDATE seal SET summary = '{}' WHERE cell = (SELECT max(cell) FROM seal)")
+    assert main(["list"]) == 1
+    captured = capsys.readouterr()
+    lines = captured.out.splitlines()
+    assert len(lines) == 6 and lines[-1].startswith(f"damaged  {grid / 'local.db'}: ")
+    assert captured.err == "5 cells: 3 complete, 1 incomplete, 1 damaged\n"
+    assert main(["list", "--status", "complete"]) == 0
+    assert main(["list", "--status", "damaged", "--json"]) == 1
+    (damage,) = [json.loads(line) for line in out(capsys).splitlines() if line.startswith("{")]
+    assert damage["status"] == "damaged" and len(damage["cells"]) == 1
+
+
+def test_a_damaged_file_is_listed_and_the_cells_of_others_too(grid: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (grid / "local.db").write_bytes(b"no database" * 500)
     assert main(["list"]) == 1
     lines = out(capsys).splitlines()
-    assert len(lines) == 6 and lines[-1].startswith(f"damaged  {folder}: ")
-    assert main(["list", "--status", "complete"]) == 0
+    assert len(lines) == 4 and lines[-1].startswith(f"damaged  {grid / 'local.db'}: ")
+    assert main(["show", lines[1].split()[0]]) == 0
 
 
 def test_list_is_no_place_for_typing_errors(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -214,12 +154,12 @@ def test_list_is_no_place_for_typing_errors(results: Path, capsys: pytest.Captur
 
 
 def test_names_of_records_that_say_little(tmp_path: Path) -> None:
-    with open_cell(tmp_path, {"a": 1}, label="some", planned=["e"], config={}, provenance={}):
-        pass
-    found = names(read_facts(tmp_path)[0].manifest)
+    with open_cell(tmp_path, {"a": 1}, label="some", planned=["e"], config={}, provenance={}) as cell:
+        cell.append_failure("e", 0, "no memory", task="t")
+    found = names(survey(tmp_path)[0][0].manifest)
     assert (found.backbone, found.benchmark, found.task, found.length) == ("none", "none", "none", None)
     assert found.policy == found.method == "some"
-    assert Filter(policy="some")(read_facts(tmp_path)[0]) and not Filter(task="x")(read_facts(tmp_path)[0])
+    assert Filter(policy="some")(survey(tmp_path)[0][0]) and not Filter(task="x")(survey(tmp_path)[0][0])
 
 
 def test_show_by_the_beginning_of_an_id(grid: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -243,67 +183,89 @@ def test_sound_records_pass_and_incomplete_ones_are_named(grid: Path, capsys: py
     assert main(["verify"]) == 0
     lines = out(capsys).splitlines()
     assert lines[-1] == "4 intact, 1 incomplete, 0 damaged" and "incomplete 17/20" in lines[0] and len(lines) == 2
-    assert main(["verify", "--jobs", "2"]) == 0
-    assert out(capsys).splitlines() == lines
 
 
-def _journal_row(folder: Path) -> None:
-    lines = (folder / JOURNAL).read_text().splitlines(keepends=True)
-    (folder / JOURNAL).write_text(lines[0].replace("answer 0", "answer 9") + "".join(lines[1:]))
-
-
-DAMAGES: dict[str, tuple[str, Callable[[Path], Any]]] = {
-    "score": ("rows changed", lambda folder: edit_rows(folder / SAMPLES, score=1.0)),
-    "prediction": ("rows changed", lambda folder: edit_rows(folder / SAMPLES, prediction="better")),
-    "torn table": ("no readable parquet", lambda folder: (folder / SAMPLES).write_bytes(b"PAR1")),
-    "no table": ("missing", lambda folder: (folder / SAMPLES).unlink()),
-    "identity": (
-        "identity was edited",
-        lambda folder: edit_json(folder / MANIFEST, lambda m: m["identity"].pop("seed")),
-    ),
-    "plan": ("planned is", lambda folder: edit_json(folder / MANIFEST, lambda m: m["planned"].append("x"))),
-    "planned ids": (
-        "not planned",
-        lambda folder: edit_json(folder / MANIFEST, lambda m: m["planned"].__setitem__(0, "x")),
-    ),
-    "id": ("folder of another cell", lambda folder: edit_json(folder / MANIFEST, lambda m: m.update(cell_id="c1"))),
-    "no manifest": ("always written first", lambda folder: (folder / MANIFEST).unlink()),
-    "mean": ("mean score", lambda folder: edit_json(folder / SUMMARY, lambda s: s["score"].update(mean=0.9))),
-    "count": ("are ok", lambda folder: edit_json(folder / SUMMARY, lambda s: s.update(ok=2))),
-    "seal": ("rows changed", lambda folder: edit_json(folder / SUMMARY, lambda s: s.update(rows_sha256="0"))),
-    "empty seal": ("no readable JSON", lambda folder: (folder / SUMMARY).write_text("")),
-    "less seal": ("KeyError", lambda folder: edit_json(folder / SUMMARY, lambda s: s.pop("score"))),
-    "newer": ("newer than", lambda folder: edit_json(folder / SUMMARY, lambda s: s.update(schema_version=99))),
-    "journal": ("rows changed", _journal_row),
-    "journal line": ("not JSON", lambda folder: (folder / JOURNAL).write_text("{\n")),
-    "renamed": ("folder of another", lambda folder: folder.rename(folder.with_name("tiny__c000000000aa"))),
-    "twin": (
-        "too: move one away",
-        lambda folder: shutil.copytree(folder, folder.with_name(f"a__{read_cell(folder).id}")),
-    ),
+# What no single row's hash can know: the hashes of the rows are right again after these edits.
+FORGED = {
+    "prediction": ("rows changed", "sample", "row", "answer 1", "better"),
+    "identity": ("identity", "cell", "identity", '"seed":0', '"seed":1'),
+    "seal": ("rows changed", "seal", "summary", 'rows_sha256":"', 'rows_sha256":"0'),
+    "mean": ("mean score", "seal", "summary", 'mean":0.1', 'mean":0.9'),
+    "count": ("are ok", "seal", "summary", '"ok":3', '"ok":2'),
+    "newer": ("newer", "cell", "manifest", 'schema_version":1', 'schema_version":99'),
+    "empty": ("rows_sha256", "seal", "summary", '"rows_sha256"', '"rows"'),
 }
 
 
-@pytest.mark.parametrize("damage", DAMAGES)
-def test_verify_names_each_damaged_cell(grid: Path, capsys: pytest.CaptureFixture[str], damage: str) -> None:
-    message, harm = DAMAGES[damage]
-    harm(next(grid.glob("*full_cache_vt*")))
+@pytest.mark.parametrize("forgery", FORGED)
+def test_verify_names_each_forged_cell(grid: Path, capsys: pytest.CaptureFixture[str], forgery: str) -> None:
+    message, table, column, old, new = FORGED[forgery]
+    (cell,) = [cell for cell in read_cells(grid) if cell.label == "tiny__inertiakv-0.8-1-0.9__vt-1024"]
+    key = "id" if table == "cell" else "cell"
+    statement = f"UPDATE {table} SET {column} = replace({column}, ?, ?) WHERE {key} = ?"
+    edit(grid / "local.db", statement, old, new, cell.id, table=table)
     assert main(["verify"]) == 1
     lines = out(capsys).splitlines()
     (named,) = [line for line in lines if line.startswith("damaged")]
-    assert message in named and str(grid) in named and lines[-1].endswith(" 1 damaged")
+    assert message in named and cell.id in named and str(grid / "local.db") in named
+    assert lines[-1] == "3 intact, 1 incomplete, 1 damaged"
 
 
-def test_every_flipped_byte_of_a_table_is_harmless_or_noticed(tmp_path: Path) -> None:
-    from inertia.records.verify import check
+def test_verify_names_a_file_that_was_cut(grid: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = grid / "local.db"
+    path.write_bytes(path.read_bytes()[:-4096])
+    assert main(["verify"]) == 1
+    assert f"damaged     {path}: " in (shown := out(capsys)) and "2 intact" in shown
 
-    folder = write(tmp_path, n=2)
-    path, whole = folder / SAMPLES, (folder / SAMPLES).read_bytes()
-    before = canonical_hash(tmp_path)
-    for place in range(0, len(whole), 61):
-        path.write_bytes(whole[:place] + bytes([whole[place] ^ 0x40]) + whole[place + 1 :])
-        (finding,) = check(folder)
-        assert finding.status == "damaged" or canonical_hash(tmp_path) == before, f"byte {place}"
+
+def test_rows_of_nobody_are_found(grid: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    edit(grid / "local.db", "UPDATE sample SET cell = 'c00000000000' WHERE example = 'fwe/0003'", table="sample")
+    assert main(["verify"]) == 1
+    assert "a row of table sample" in out(capsys)
+
+
+def dump(path: Path) -> list[Any]:
+    """Return everything that can be read from a store."""
+    connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
+    connection.text_factory = bytes
+    asked = ["PRAGMA application_id", "PRAGMA user_version", "SELECT type, name, tbl_name, sql FROM sqlite_master"]
+    found = [connection.execute(text).fetchall() for text in (*asked, *(f"SELECT * FROM {name}" for name in TABLES))]
+    connection.close()
+    return found
+
+
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 6))])
+def test_every_flipped_byte_is_reported_or_changes_nothing(tmp_path: Path, seed: int) -> None:
+    write(tmp_path, "vt", n=4)
+    write(tmp_path, "cwe", n=4, fail=1)
+    write(tmp_path, "fwe", n=4, done=3, name="job-7")
+    list_cells(tmp_path, "laptop", [cell.id for cell in read_cells(tmp_path)])
+    places = [(path, offset) for path in files(tmp_path) for offset in range(path.stat().st_size)]
+    known = {cell.id: cell for cell in read_cells(tmp_path)}
+    dumps = {path: dump(path) for path in files(tmp_path)}
+    chance = random.Random(seed)
+    reported = 0
+    for path, offset in chance.sample(places, 200):
+        whole = path.read_bytes()
+        path.write_bytes(whole[:offset] + bytes([whole[offset] ^ chance.randrange(1, 256)]) + whole[offset + 1 :])
+        intact, damages = verify(tmp_path)
+        where = f"{path}, byte {offset}"
+        owned = {name for name, cell in known.items() if path in cell.sources}
+        for damage in damages:
+            hurt = owned if damage.cells is None else owned.intersection(damage.cells)
+            assert str(path) in damage.reason and hurt, where
+        assert damages or dump(path) == dumps[path], where
+        reported += bool(damages)
+        # What it says of the others is true.
+        for cell in intact:
+            try:
+                (read,) = read_cells(tmp_path, [cell.id])
+            except CorruptRecord as error:
+                assert damages and str(path) in str(error), where
+            else:
+                assert read.rows == known[cell.id].rows, where
+        path.write_bytes(whole)
+    assert 20 < reported < 200
 
 
 def test_published_files_are_verified(grid: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -312,6 +274,20 @@ def test_published_files_are_verified(grid: Path, tmp_path: Path, capsys: pytest
     assert main(["verify", "--root", str(path)]) == 0 and out(capsys) == "4 intact, 0 incomplete, 0 damaged\n"
     pq.write_table(pq.read_table(path).slice(1), path)
     assert main(["verify", "--root", str(path)]) == 1 and str(path) in out(capsys)
+
+
+def test_every_flipped_byte_of_a_published_file_is_noticed_or_changes_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "x.parquet"
+    export(tmp_path / "runs", [write(tmp_path / "runs", n=2)], path)
+    whole, before = path.read_bytes(), canonical_hash(path)
+    for place in range(0, len(whole), 61):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 0x40]) + whole[place + 1 :])
+        assert verify(path)[1] or canonical_hash(path) == before, f"byte {place}"
+
+
+def test_verifying_nothing_is_no_success(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["verify", "--root", str(tmp_path)]) == 2
+    assert "no cells below" in capsys.readouterr().err
 
 
 # -------------------------------------------------------------------------------------------------------------- diff
@@ -328,7 +304,7 @@ def test_every_kind_of_difference_is_named(tmp_path: Path, capsys: pytest.Captur
     a, b = tmp_path / "a", tmp_path / "b"
     for root in (a, b):
         write(root, "vt", n=3, row={"prediction": "x"} if root == b else {})
-    only_a, only_b = read_cell(write(a, "cwe")).id, read_cell(write(b, "cwe", None)).id
+    only_a, only_b = write(a, "cwe"), write(b, "cwe", None)
     write(a, "fwe", n=4)
     write(b, "fwe", n=4, done=2)
     assert main(["diff", str(a), str(b)]) == 1
@@ -343,14 +319,14 @@ def test_every_kind_of_difference_is_named(tmp_path: Path, capsys: pytest.Captur
     assert lines[-1] == "0 equal, 2 different, 1 only in the first, 1 only in the second"
 
 
-def test_runs_equal_what_was_published_and_compacted_of_them(grid: Path, results: Path) -> None:
-    shutil.rmtree(next(grid.glob("*fwe*")))
-    export(grid, [cell.id for cell in read_cells(grid)], results / "x.parquet")
-    compact(grid, results / "set")
-    for other in ("x.parquet", "set"):
-        assert main(["diff", str(grid), str(results / other)]) == 0
-    write(grid, "fwe")
-    assert main(["diff", str(grid), str(results / "set")]) == 1
+def test_runs_equal_what_was_published_of_them(grid: Path, results: Path) -> None:
+    ids = [cell.id for cell in read_cells(grid) if cell.sealed]
+    export(grid, ids, results / "x.parquet")
+    assert main(["diff", str(results / "x.parquet"), str(results / "x.parquet")]) == 0
+    assert main(["diff", str(grid), str(results / "x.parquet")]) == 1, "one cell is not published"
+    write(grid, "fwe", n=20)
+    export(grid, [cell.id for cell in read_cells(grid)], results / "all.parquet")
+    assert main(["diff", str(grid), str(results / "all.parquet")]) == 0
 
 
 def test_two_cells_of_one_root(grid: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -405,330 +381,28 @@ def test_one_changed_value_is_found_wherever_it_is(
     )
 
 
-# ---------------------------------------------------------------------------------------------------------- columnar
-
-
-def mixed(root: Path) -> None:
-    """Sealed, failed, torn and incomplete cells, with and without budgets, lengths and equal identities."""
-    write(root, "vt", None, row={"prediction": "None", "references": [], "metrics": {"a": 1}})
-    write(root, "vt", 0.8, row={"truncated": True, "stop": "eos", "retained_tokens": 1.5})
-    write(root, "vt", 1, row={"budget_tokens": 5, "evictions": 2**40}, weights=[0.25, 0.75], flag=True)
-    write(root, "cwe", 0.5, n=11, fail="cwe/0003")
-    folder = write(root, "fwe", 0.5, n=9, done=7)
-    (folder / JOURNAL).write_bytes((folder / JOURNAL).read_bytes()[:-9])
-    with open_cell(root, {"only": None}, label="l", planned=["b", "a"], config={}, provenance={}) as cell:
-        cell.append_failure("b", 0, "no memory", task="t")
-
-
-@pytest.mark.parametrize("unsealed", ["include", "skip"])
-def test_the_fast_frame_is_the_checked_one(tmp_path: Path, unsealed: Any) -> None:
-    mixed(tmp_path / "runs")
-    checked = read_samples(tmp_path / "runs", unsealed=unsealed)
-    fast = read_samples(tmp_path / "runs", unsealed=unsealed, check=False)
-    pd.testing.assert_frame_equal(fast, checked)
-    assert [type(value) for value in fast["tokens"]] == [type(value) for value in checked["tokens"]]
-    some = read_samples(tmp_path / "runs", unsealed=unsealed, check=False, columns=["score", "cell_id"])
-    pd.testing.assert_frame_equal(some, checked[some.columns])
-    assert list(some.columns[:3]) == ["cell_id", "score", "cell_label"]
-    pd.testing.assert_frame_equal(
-        read_samples(tmp_path / "runs", unsealed=unsealed, columns=["score", "cell_id"]), some
-    )
-    compact(tmp_path / "runs", tmp_path / "set")
-    sealed = read_samples(tmp_path / "runs", unsealed="skip")
-    for check in (True, False):
-        pd.testing.assert_frame_equal(read_samples(tmp_path / "set", check=check), sealed)
-
-
-def test_values_of_an_identity_keep_their_types() -> None:
-    found = code([1, True, 1.5, "1", 1, "none", True])
-    assert [(type(value), value) for value in found.values] == [
-        (int, 1),
-        (bool, True),
-        (float, 1.5),
-        (str, "1"),
-        (str, "none"),
-    ]
-    assert found.codes.tolist() == [0, 1, 2, 3, 0, 4, 1]
-
-
-def test_frames_of_nothing(tmp_path: Path) -> None:
-    pd.testing.assert_frame_equal(read_samples(tmp_path, check=False), read_samples(tmp_path))
-    assert sample_table(tmp_path).num_rows == 0
-
-
-def test_the_arrow_table_has_one_type_a_column(tmp_path: Path) -> None:
-    mixed(tmp_path)
-    table = sample_table(tmp_path, columns=["cell_id", "score", "task"])
-    kinds = {field.name: field.type for field in table.schema}
-    assert kinds["policy.aggregation.alpha"] == pa.float64() and kinds["flag"] == pa.bool_()
-    assert kinds["weights"] == kinds["policy"] == pa.string() and kinds["seed"] == pa.int64()
-    frame = table.to_pandas()
-    groups = frame.groupby(["policy", "policy.aggregation.alpha"], dropna=False).size().reset_index()
-    expected = read_samples(tmp_path).groupby(["policy.aggregation.alpha"]).size()
-    assert groups[0].sum() == expected.sum() == len(read_samples(tmp_path))
-    assert frame.loc[frame["policy"] == "full_cache", "policy.aggregation.alpha"].isna().all()
-
-
-def test_the_fast_way_still_refuses_what_it_can_see(tmp_path: Path) -> None:
-    from inertia.records import CorruptRecord, Unsealed
-
-    mixed(tmp_path / "runs")
-    with pytest.raises(Unsealed, match="incomplete 6/9"):
-        read_samples(tmp_path / "runs", check=False, unsealed="refuse")
-    with pytest.raises(ValueError, match=r"\['scores'\]"):
-        read_samples(tmp_path / "runs", check=False, columns=["scores"])
-    with pytest.raises(ValueError, match="'maybe'"):
-        read_samples(tmp_path / "runs", check=False, unsealed="maybe")
-    folder = write(tmp_path / "short")
-    rows = pq.ParquetFile(folder / SAMPLES).read().to_pylist()
-    for wrong in (rows[:2], [{**row, "cell_id": "c00000000000"} for row in rows]):
-        (folder / SAMPLES).write_bytes(to_parquet(wrong))
-        with pytest.raises(CorruptRecord, match="rows of cell"):
-            read_samples(tmp_path / "short", check=False)
-    (folder / SAMPLES).unlink()
-    with pytest.raises(CorruptRecord, match="cannot be read"):
-        read_samples(tmp_path / "short", check=False)
-    write(tmp_path / "clash", task="vt")
-    edit = next((tmp_path / "clash").iterdir()) / MANIFEST
-    edit_json(edit, lambda manifest: manifest["identity"].pop("seed"))
-    with pytest.raises(CorruptRecord, match="identity was edited"):
-        read_samples(tmp_path / "clash", check=False)
-
-
-# ---------------------------------------------------------------------------------------------------------- compact
-
-
-def tree(root: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(root)): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}
-
-
-def test_a_data_set_reads_everywhere(grid: Path, results: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["compact"]) == 0
-    assert "4 cells added, 0 there already, 1 incomplete" in out(capsys)
-    target = results / "dataset"
-    assert [str(path.relative_to(target)) for path in target.rglob("*.parquet")] == [
-        "backbone=tiny/benchmark=ruler/cells-0000.parquet"
-    ]
-    frame = pd.read_parquet(target)
-    assert len(frame) == 12 and set(frame["backbone"]) == {"tiny"} and set(frame["benchmark"]) == {"ruler"}
-    means = frame.groupby(["policy", "task"])["score"].mean()
-    assert means["full_cache", "vt"] == pytest.approx(1 / 6) and len(means) == 4
-    assert json.loads(frame["identity"][0])["benchmark"]["name"] == "ruler"
-    assert ds.dataset(target, partitioning="hive").count_rows(filter=ds.field("backbone") == "tiny") == 12
-    duckdb = pytest.importorskip("duckdb", reason="needs duckdb: pip install -c constraints.txt duckdb")
-    query = f"SELECT policy, task, avg(score) FROM read_parquet('{target}/**/*.parquet') GROUP BY ALL"
-    assert {row[:2]: row[2] for row in duckdb.sql(query).fetchall()} == pytest.approx(means.to_dict())
-    samples = sample_table(target, columns=["task", "score"])  # noqa: F841 - duckdb finds it by its name
-    found = duckdb.sql('SELECT "policy.aggregation.alpha", count(*) FROM samples GROUP BY 1').fetchall()
-    assert dict(found) == {None: 6, 0.8: 6}
-    before = tree(target)
-    assert main(["compact"]) == 0 and "0 cells added, 4 there already" in out(capsys)
-    assert tree(target) == before, "nothing new, nothing written"
-
-
-def test_cells_come_back_as_they_were(tmp_path: Path) -> None:
-    mixed(tmp_path / "runs")
-    sealed = [cell for cell in read_cells(tmp_path / "runs") if cell.sealed]
-    done = compact(tmp_path / "runs", tmp_path / "set", remove=True)
-    assert sorted(done.removed) == [cell.id for cell in sealed] and not done.left and not done.conflicts
-    assert all(not cell.sealed for cell in read_cells(tmp_path / "runs")), "incomplete cells stay"
-    for cell, kept in zip(sealed, read_cells(tmp_path / "set"), strict=True):
-        assert (cell.manifest, cell.rows, cell.summary) == (kept.manifest, kept.rows, kept.summary)
-    assert restore(tmp_path / "set", tmp_path / "runs") == [cell.id for cell in sealed]
-    assert restore(tmp_path / "set", tmp_path / "runs") == [], "what is there is left alone"
-    restored = {cell.id: cell for cell in read_cells(tmp_path / "runs") if cell.sealed}
-    for cell in sealed:
-        again = restored[cell.id]
-        assert (again.source, again.manifest, again.rows, again.summary) == (
-            cell.source,
-            cell.manifest,
-            cell.rows,
-            cell.summary,
-        )
-    assert main(["verify", "--root", str(tmp_path / "runs")]) == 0
-
-
-def test_failed_attempts_are_kept_too(tmp_path: Path) -> None:
-    folder = write(tmp_path / "runs", fail="vt/0001")
-    lines = (folder / JOURNAL).read_bytes()
-    assert lines.count(b"\n") == 4
-    compact(tmp_path / "runs", tmp_path / "set", remove=True)
-    assert not folder.exists()
-    restore(tmp_path / "set", tmp_path / "runs")
-    assert (folder / JOURNAL).read_bytes() == lines
-    write(tmp_path / "runs", n=5)
-    compact(tmp_path / "runs", tmp_path / "set", remove=True)
-    restore(tmp_path / "set", tmp_path / "runs")
-    assert (folder / JOURNAL).read_bytes().startswith(lines) and read_cell(folder).progress == "complete 5/5"
-
-
-def test_a_reopened_cell_replaces_its_older_version(tmp_path: Path) -> None:
-    write(tmp_path / "runs", "vt", n=2)
-    write(tmp_path / "runs", "cwe", n=2)
-    compact(tmp_path / "runs", tmp_path / "set")
-    folder = write(tmp_path / "runs", "vt", n=4)
-    done = compact(tmp_path / "runs", tmp_path / "set")
-    assert done.added == [read_cell(folder).id] and len(done.kept) == 1
-    assert sorted(cell.progress for cell in read_cells(tmp_path / "set")) == ["complete 2/2", "complete 4/4"]
-    assert len(pd.read_parquet(tmp_path / "set")) == 6
-
-
-@pytest.mark.parametrize("other", [{"n": 2}, {"n": 4, "row": {"prediction": "another"}}])
-def test_a_version_that_lacks_records_replaces_nothing(
-    tmp_path: Path, other: dict[str, Any], capsys: pytest.CaptureFixture[str]
-) -> None:
-    write(tmp_path / "runs", n=4)
-    compact(tmp_path / "runs", tmp_path / "set", remove=True)
-    before = tree(tmp_path / "set")
-    folder = write(tmp_path / "runs", **other)
-    arguments = ["compact", str(tmp_path / "set"), "--root", str(tmp_path / "runs"), "--remove"]
-    assert main(arguments) == 1
-    shown = out(capsys)
-    assert f"conflict  {read_cell(folder).id}: " in shown and "has another version of it" in shown
-    assert tree(tmp_path / "set") == before and folder.is_dir()
-
-
-def test_a_folder_with_more_than_records_is_not_removed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = write(tmp_path / "runs")
-    (folder / "notes.txt").write_text("mine")
-    done = compact(tmp_path / "runs", tmp_path / "set", remove=True)
-    assert not done.removed and "notes.txt" in done.left[read_cell(folder).id] and (folder / "notes.txt").exists()
-
-
-def test_a_cell_that_is_being_written_is_not_removed(tmp_path: Path) -> None:
-    folder = write(tmp_path / "runs")
-    name = read_cell(folder).id
-    from inertia.records.lock import exclusive
-
-    with exclusive(tmp_path / "runs" / f".{name}.lock", "the test"):
-        done = compact(tmp_path / "runs", tmp_path / "set", remove=True)
-    assert done.left == {name: "a run is writing it"} and folder.exists()
-    assert compact(tmp_path / "runs", tmp_path / "set", remove=True).removed == [name]
-
-
-def test_a_damaged_cell_or_data_set_stops_everything(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    runs, target = tmp_path / "runs", tmp_path / "set"
-    arguments = ["compact", str(target), "--root", str(runs), "--remove"]
-    folder = write(runs)
-    _journal_row(folder)
-    assert main(arguments) == 1 and str(folder) in capsys.readouterr().err
-    assert folder.is_dir() and not list(target.rglob("*.parquet"))
-    shutil.rmtree(folder)
-    folder = write(runs)
-    assert compact(runs, target).added
-    (path,) = target.rglob("*.parquet")
-    path.write_bytes(path.read_bytes()[:-20])
-    assert main(arguments) == 1 and str(path) in capsys.readouterr().err
-    assert folder.is_dir()
-
-
-def test_many_cells_go_into_several_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("inertia.records.compact.CELLS_A_FILE", 2)
-    for alpha in (0.1, 0.2, 0.3):
-        write(tmp_path / "runs", alpha=alpha)
-    compact(tmp_path / "runs", tmp_path / "set")
-    (first,) = [path for path in (tmp_path / "set").rglob("*.parquet") if path.name == "cells-0000.parquet"]
-    untouched = first.stat()
-    for alpha in (0.4, 0.5):
-        write(tmp_path / "runs", alpha=alpha)
-    compact(tmp_path / "runs", tmp_path / "set")
-    files = sorted((tmp_path / "set").rglob("*.parquet"))
-    assert [len(read_cells(path)) for path in files] == [2, 2, 1]
-    assert os.path.samestat(files[0].stat(), untouched), "a full file is never written again"
-    assert canonical_hash(tmp_path / "set") == canonical_hash(tmp_path / "runs")
-    shutil.copy(files[2], files[2].with_name("copy.parquet"))
-    with pytest.raises(DuplicateCell, match="both hold cell"):
-        read_cells(tmp_path / "set")
-
-
-def test_places_that_are_mixed_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    runs = tmp_path / "runs"
-    write(runs)
-    compact(runs, tmp_path / "set")
-    for source, target in ((runs, runs), (tmp_path / "set", tmp_path / "other")):
-        assert main(["compact", str(target), "--root", str(source)]) == 2
-        assert "give another" in capsys.readouterr().err
-    assert main(["restore", str(runs), "--root", str(tmp_path / "new")]) == 2
-    assert main(["restore", str(tmp_path / "set"), "c123", "--root", str(tmp_path / "new")]) == 2
-    assert not (tmp_path / "new").exists()
-
-
-def command(*arguments: object, fault: str | None = None) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    environment.pop("INERTIA_FAULT", None)
-    if fault is not None:
-        environment["INERTIA_FAULT"] = fault
-    words = [sys.executable, "-m", "inertia.records", *map(str, arguments)]
-    return subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
-
-
-@pytest.mark.parametrize(
-    "fault",
-    ["replace:2", "remove:1", *(pytest.param(name, marks=pytest.mark.slow) for name in ("replace:1", "remove:2"))],
-)
-def test_a_killed_compaction_loses_nothing_and_goes_on(tmp_path: Path, fault: str) -> None:
-    runs, target = tmp_path / "runs", tmp_path / "set"
-    for place in range(2):
-        write(runs, backbone={"name": "one"}, seed=place)
-    before = canonical_hash(runs)
-    write(runs, "fwe", done=1)
-    # Two partitions: the names in the manifests decide.
-    second = sorted(runs.glob("*vt*"))[1]
-    edit_json(second / MANIFEST, lambda manifest: manifest["config"]["backbone"].update(name="other"))
-    arguments = ("compact", target, "--root", runs, "--remove")
-    killed = command(*arguments, fault=fault)
-    assert killed.returncode == -9, killed.stderr
-    here = {cell.id for cell in read_cells(runs) if cell.sealed}
-    there = {cell.id for cell in read_cells(target)}
-    assert len(here | there) == 2, "every record is in at least one of the two places"
-    done = command(*arguments)
-    assert done.returncode == 0, done.stderr
-    assert canonical_hash(target) == before
-    assert len(list(target.rglob("*.parquet"))) == 2 and not list(target.rglob("*.tmp"))
-    assert [path.name for path in runs.iterdir() if "_vt-1024" in path.name] == []
-
-
-def test_a_folder_half_removed_is_no_cell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = write(tmp_path / "runs")
-
-    def interrupted(path: Path) -> None:
-        (path / MANIFEST).unlink()
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr("inertia.records.compact.rmtree", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            compact(tmp_path / "runs", tmp_path / "set", remove=True)
-    assert read_cells(tmp_path / "runs") == [] and not folder.exists()
-    write(tmp_path / "runs", "cwe")
-    assert len(compact(tmp_path / "runs", tmp_path / "set", remove=True).removed) == 1
-    assert not any((tmp_path / "runs").iterdir()) and len(read_cells(tmp_path / "set")) == 2
-
-
-def test_a_killed_restoration_goes_on(tmp_path: Path) -> None:
-    runs, target = tmp_path / "runs", tmp_path / "set"
-    for place in range(2):
-        write(runs, seed=place)
-    compact(runs, target, remove=True)
-    assert command("restore", target, "--root", runs, fault="restore:2").returncode == -9
-    assert len(read_cells(runs)) == 1
-    assert command("restore", target, "--root", runs).returncode == 0
-    assert canonical_hash(runs) == canonical_hash(target) and not list(runs.glob(".*.tmp"))
-
-
 # ----------------------------------------------------------------------------------------------------------- export
+
+
+def list_cells(root: Path, profile: str, ids: list[str], when: str = "2026", name: str = "local") -> None:
+    """List cells as an experiment's, each in a place of its own."""
+    rows = []
+    for place, cell in enumerate(ids):
+        entry = {"axes": {"place": place}, "cell_id": cell, "length": None, "task": "vt"}
+        about = {"experiment": "grid", "profile": profile, "cell": cell, "listed": when}
+        rows.append({**about, "entry": json.dumps(entry, separators=(",", ":"))})
+    with open_store(root, name) as store:
+        store.write(listing=rows)
 
 
 def test_export_by_id_and_by_experiment(grid: Path, results: Path, capsys: pytest.CaptureFixture[str]) -> None:
     sealed = [cell.id for cell in read_cells(grid) if cell.sealed]
     assert main(["export", sealed[0], sealed[1][:9], str(results / "two.parquet")]) == 0
     assert sorted(cell.id for cell in read_cells(results / "two.parquet")) == sorted(sealed[:2])
-    (results / "experiments").mkdir()
     for profile in ("smoke", "laptop"):
-        index = {"cells": [{"cell_id": name} for name in sealed]}
-        (results / "experiments" / f"grid__{profile}.json").write_text(json.dumps(index))
+        list_cells(grid, profile, sealed)
     assert main(["export", "--experiment", "grid", str(results / "all.parquet")]) == 2
-    assert "several profiles (grid__laptop, grid__smoke)" in capsys.readouterr().err
+    assert "several profiles (laptop, smoke)" in capsys.readouterr().err
     assert main(["export", "--experiment", "grid", "--profile", "smoke", str(results / "all.parquet")]) == 0
     assert len(read_cells(results / "all.parquet")) == 4
 
@@ -738,44 +412,45 @@ def test_what_is_not_exported(grid: Path, results: Path, capsys: pytest.CaptureF
     sealed = next(cell.id for cell in read_cells(grid) if cell.sealed)
     path = str(results / "x.parquet")
     assert main(["export", unsealed, path]) == 1 and "incomplete 17/20" in capsys.readouterr().err
-    assert main(["export", "--experiment", "nothing", path]) == 2 and "no index" in capsys.readouterr().err
+    assert main(["export", "--experiment", "nothing", path]) == 2 and "nothing: unknown" in capsys.readouterr().err
     assert main(["export", path]) == 2 and main(["export", sealed]) == 2
     assert not Path(path).exists()
     assert main(["export", sealed, path]) == 0
     assert main(["export", sealed, path]) == 2 and main(["export", sealed, path, "--replace"]) == 0
 
 
+def test_a_later_listing_of_the_same_place_replaces_the_earlier(grid: Path) -> None:
+    ids = [cell.id for cell in read_cells(grid)]
+    list_cells(grid, "laptop", ids[:3])
+    list_cells(grid, "laptop", ids[3:4], "2027", "job-1")
+    found = [entry["cell_id"] for entry in listed(grid)["grid", "laptop"]]
+    assert found == [*sorted(ids[1:3]), ids[3]], "its axes are those of the first"
+
+
+def test_the_end_of_a_run_leaves_a_file_that_stands_alone(grid: Path, results: Path) -> None:
+    ids = [cell.id for cell in read_cells(grid)]
+    list_cells(grid, "laptop", ids)
+    path = write_experiment(results, "grid", "laptop")
+    assert path == results / "local" / "grid.laptop.parquet"
+    assert canonical_hash(path) == canonical_hash(grid), "what is incomplete is in it, and stays incomplete"
+    assert {cell.progress for cell in read_cells(path)} == {"complete 3/3", "incomplete 17/20"}
+    plain = pd.read_parquet(path)
+    counts = plain.groupby("cell_label")["cell_planned"].agg(["size", "max"])
+    assert len(counts) == 5 and counts.loc["tiny__inertiakv-0.8-1-0.9__fwe-1024"].tolist() == [17, 20]
+    first = path.read_bytes()
+    assert write_experiment(results, "grid", "laptop").read_bytes() == first
+    with pytest.raises(FileNotFoundError, match="no records of other"):
+        write_experiment(results, "other", "laptop")
+
+
 # --------------------------------------------------------------------------------------- beside a run, and in a pipe
-
-
-def test_a_folder_that_changes_under_the_reader_is_read_again(tmp_path: Path) -> None:
-    folder = write(tmp_path)
-    calls = []
-
-    def read(path: Path) -> str:
-        calls.append(path)
-        if len(calls) < 3:
-            (path / SUMMARY).write_text("{}" * len(calls))
-            raise ValueError("half of two versions")
-        return "whole"
-
-    assert steady(read, folder) == "whole" and len(calls) == 3
-
-    def broken(path: Path) -> str:
-        calls.append(path)
-        raise ValueError("broken")
-
-    calls.clear()
-    with pytest.raises(ValueError, match="broken"):
-        steady(broken, folder)
-    assert len(calls) == 1, "a folder that holds still is not asked again"
 
 
 WRITER = """
 import sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[2])
-from test_records_cli import write
+from records_data import write
 for n in range(1, 200):
     write(Path(sys.argv[1]), "vt", n=n)
     write(Path(sys.argv[1]), "cwe", n=n)
@@ -804,16 +479,9 @@ def test_a_reader_may_leave_the_pipe(grid: Path) -> None:
     assert done.stdout.startswith("cell") and "Error" not in done.stderr, done.stderr
 
 
-def test_verifying_nothing_is_no_success(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["verify", "--root", str(tmp_path)]) == 2
-    assert "no cells below" in capsys.readouterr().err
-
-
-def test_what_only_shards_hold_is_pointed_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-    monkeypatch.setenv("INERTIA_RESULTS", str(tmp_path))
-    assert main(["list"]) == 2
-    assert "not whole yet" not in capsys.readouterr().err
-    write(tmp_path / "shards" / "1of2" / "runs")
-    assert main(["list"]) == 2
-    assert f"--root {tmp_path / 'shards' / '1of2' / 'runs'}" in capsys.readouterr().err
-    assert main(["list", "--root", str(tmp_path / "shards" / "1of2" / "runs")]) == 0
+@pytest.mark.parametrize("verb", [["list"], ["verify"], ["show", "c1"], ["export", "c1", "x.parquet"], ["sync-wandb"]])
+def test_records_of_the_old_version_are_refused(results: Path, verb: list[str], capsys: Any) -> None:
+    shutil.copytree(ROOT / "tests" / "data" / "records_v1", results / "runs")
+    assert main(verb) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "release 0.1.0" in line and "python -m inertia.records export" in line

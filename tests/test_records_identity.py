@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inertia.records import cell_id, identity_sha256, readable
+from inertia.records import cell_id, identity_sha256
 from inertia.records.canonical import canonical_json
 
 IDENTITY = {
@@ -173,15 +173,3 @@ def test_every_leaf_changes_the_id() -> None:
         target[path[-1]] = "changed"
         ids.add(cell_id(changed))
     assert len(ids) == len(paths) + 1
-
-
-def test_labels_are_for_people_and_file_names() -> None:
-    assert readable(IDENTITY) == "tiny_ruler_niah_single_1_1024_attention_ema-0.8_every-1_ratio-0.9_s0"
-    assert readable({}) == "cell"
-
-
-@given(st.dictionaries(st.sampled_from(["backbone", "benchmark", "policy", "seed"]), VALUES))
-def test_labels_are_always_safe(identity: dict) -> None:
-    label = readable(identity)
-    assert re.fullmatch(r"[A-Za-z0-9.+_-]{1,80}", label)
-    assert "__" not in label and not label.startswith((".", "-"))

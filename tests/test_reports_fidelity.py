@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-import io
 import json
-import math
-from dataclasses import replace
 
 import pandas as pd
 import pytest
+import reports_data
 from hydra import compose, initialize_config_dir
-from rich.console import Console
+from reports_data import entry, grid_rows
 
 from inertia.experiments import run as harness
 from inertia.experiments.config import run_config
+from inertia.paper.fidelity import fidelity
 from inertia.paths import config_dir
 from inertia.records import read_samples
-from inertia.reports.fidelity_table import fidelity_table
-from inertia.reports.index import Cell, Index
-from inertia.reports.markdown import markdown
-from inertia.reports.provenance import Provenance
-from inertia.reports.source import Source, load_source
-from inertia.reports.terminal import show
-from inertia.reports.write import write_table
+from inertia.reports import build_table, load_source
 from inertia.statistics import interval, macro_mean, sign_flip
 
 TASKS = ("vt", "qa_1")
@@ -43,47 +36,37 @@ def numbers(method, task, i):
 
 
 def source(methods=tuple(KL), drop=(), metrics=numbers, followed=lambda method, name: name, n=4):
-    cells, rows = [], []
-    for method in methods:
-        for task in TASKS:
-            cell = Cell(f"c-{method}-{task}", {"method": method, "alpha": None}, task, 512, n)
-            cells.append(cell)
-            for i in range(n):
-                name = f"{task}/512/{i:04d}"
-                failed = (method, task, i) in drop
-                rows.append(
-                    {
-                        "cell_id": cell.cell_id,
-                        "example_id": name,
-                        "task": task,
-                        "index": i,
-                        "status": "failed" if failed else "ok",
-                        "score": math.nan if failed else 1.0,
-                        "metrics": "{}" if failed else json.dumps(metrics(method, task, i)),
-                        "telemetry": "{}" if failed else json.dumps({"fidelity": {"followed": followed(method, name)}}),
-                    }
-                )
-    index = Index("mine", "laptop", "laptop", "tiny", "Tiny-1M", tuple(cells))
-    return Source(index, pd.DataFrame(rows), Provenance("ab" * 20, "2026-01-02T03:04:05+00:00"))
+    def cell(number, method, task):
+        def columns(i):
+            path = followed(method, f"{task}/512/{i:04d}")
+            telemetry = json.dumps({"fidelity": {"followed": path}})
+            return {"metrics": json.dumps(metrics(method, task, i)), "telemetry": telemetry}
+
+        values = [None if (method, task, i) in drop else 1.0 for i in range(n)]
+        return reports_data.cell(number, values, columns=columns, method=method, task=task, length=512)
+
+    return reports_data.source_of(
+        cell(len(TASKS) * i + j, method, task) for i, method in enumerate(methods) for j, task in enumerate(TASKS)
+    )
+
+
+def fidelity_table(source):
+    return build_table(fidelity(source.experiment), source)
 
 
 def line(table, **wanted):
-    found = table.frame
-    for column, value in wanted.items():
-        found = found[(found[column] == value).fillna(False)]
-    assert len(found) == 1
-    return found.iloc[0]
+    return entry(table.frame, **wanted)
 
 
 def test_each_number_is_the_mean_over_examples_with_its_interval():
     table = fidelity_table(source())
     found = line(table, policy="far", task="vt", quantity="fidelity_kl")
-    wanted = interval(KL["far"])
+    wanted = interval(KL["far"], bounded=False)
     assert (found["value"], found["low"], found["high"]) == (2.0, wanted.low, wanted.high)
-    assert (found["n"], found["too_short"], found["planned"], found["status"]) == (4, 0, 4, "ok")
-    assert found["cells"] == "c-far-vt" and found["commit"] == "ab" * 20
+    assert (found["n"], found["planned"], found["status"]) == (4, 4, "ok")
+    assert found["cells"] == "c00000000004" and found["commit"] == reports_data.COMMIT
     agreement = line(table, policy="far", task="vt", quantity="fidelity_agreement")
-    assert agreement["value"] == pytest.approx(0.8)
+    assert agreement["value"] == pytest.approx(80)
     rise = line(table, policy="far", task="vt", quantity="reference_nll_rise")
     # All four rise: of the 16 sign patterns two are as extreme.
     assert (rise["value"], rise["p"]) == (pytest.approx(1.8), 2 / 16)
@@ -93,23 +76,24 @@ def test_tasks_count_the_same_and_texts_too_short_are_left_out_and_counted():
     table = fidelity_table(source())
     qa = line(table, policy="near", task="qa_1", quantity="fidelity_kl")
     assert qa["value"] == pytest.approx((0.2 + 0.6 + 0.4) / 3)
-    assert (qa["n"], qa["too_short"], qa["planned"]) == (3, 1, 4)
+    assert (qa["n"], qa["planned"]) == (3, 4)
+    assert qa["note"].startswith("1 of 4 answers of the full cache have at most two tokens")
     assert line(table, policy="near", task="qa_1", quantity="reference_nll_rise")["n"] == 4
     mean = line(table, policy="near", task="mean", quantity="fidelity_kl")
-    wanted = macro_mean({"0": KL["near"], "1": [0.2, 0.6, 0.4]})
+    wanted = macro_mean({"0": KL["near"], "1": [0.2, 0.6, 0.4]}, bounded=False)
     assert mean["value"] == pytest.approx((0.25 + 0.4) / 2)
     assert (mean["low"], mean["high"]) == pytest.approx((wanted.low, wanted.high))
     # Both tasks have four rises, two of them 0.
     rise = line(table, policy="near", task="mean", quantity="reference_nll_rise")
     assert rise["p"] == sign_flip([-0.1, 0.1, 0.2, 0.4, 0.2, 0.6])[0] < 0.2
-    assert any("qa_1: 1 of 4 answers" in note for note in table.grid.notes)
-    assert not any("vt:" in note or "reference answers have" in note for note in table.grid.notes)
+    assert any("qa_1 @512: 1 of 4 answers" in note for note in table.grid.notes)
+    assert not any(note.startswith("vt") or "reference answers have" in note for note in table.grid.notes)
 
 
 def test_the_full_cache_comes_first_without_an_interval():
     table = fidelity_table(source(methods=("near", "full_cache")))
     assert [row.label for row in table.grid.rows] == ["full_cache", "near"]
-    assert table.grid.rows[0].cells[:3] == (("0",), ("100.0",), ("+0",))
+    assert table.grid.rows[0].cells[-3:] == (("0",), ("100.0",), ("+0",))
     found = line(table, policy="full_cache", task="vt", quantity="fidelity_kl")
     assert found["value"] == 0 and found[["low", "high", "p"]].isna().all()
     # Its agreement is 1 by construction: not a share that was estimated.
@@ -128,8 +112,8 @@ def test_values_that_are_all_alike_have_no_interval_unless_they_are_shares():
         kl = line(table, policy="near", task=task, quantity="fidelity_kl")
         assert kl["value"] == 0.5 and kl[["low", "high"]].isna().all()
         share = line(table, policy="near", task=task, quantity="fidelity_agreement")
-        assert share["high"] == 1.0 and 0.4 < share["low"] < 0.9
-    assert table.grid.rows[0].cells[3] == ("0.5", "[-]")
+        assert share["high"] == 100.0 and 40 < share["low"] < 90
+    assert table.grid.rows[0].cells[0] == ("0.5", "[-]")
     assert line(table, policy="near", task="vt", quantity="reference_nll_rise")["p"] == 2 / 16
 
 
@@ -139,15 +123,8 @@ def test_a_failed_example_leaves_its_cell_incomplete():
     assert found["status"] == "incomplete 3/4" and pd.isna(found["value"])
     assert line(table, policy="far", task="mean", quantity="fidelity_kl")["status"] == "incomplete 7/8"
     assert line(table, policy="near", task="vt", quantity="fidelity_kl")["status"] == "ok"
-    far = next(row for row in table.grid.rows if row.label == "far")
-    assert far.cells[0] == ("incomplete", "7/8") and far.cells[3] == ("incomplete", "3/4")
-
-
-def test_examples_beyond_the_plan_play_no_part():
-    whole = source(methods=("near",))
-    fewer = replace(whole.index, cells=tuple(replace(cell, planned=2) for cell in whole.index.cells))
-    found = line(fidelity_table(whole._replace(index=fewer)), policy="near", task="vt", quantity="fidelity_kl")
-    assert (found["value"], found["n"], found["status"]) == (pytest.approx(0.2), 2, "ok")
+    far = grid_rows(table)["far"]
+    assert far[-3] == ("incomplete", "7/8") and far[0] == ("incomplete", "3/4")
 
 
 def test_the_sign_test_of_the_mean_counts_tasks_the_same():
@@ -179,8 +156,8 @@ def test_a_task_without_any_text_long_enough_is_empty():
     # A mean over tasks of which one is missing would be a mean over other tasks.
     assert pd.isna(line(table, policy="near", task="mean", quantity="fidelity_kl")["value"])
     found = line(table, policy="near", task="vt", quantity="fidelity_kl")
-    assert pd.isna(found["value"]) and (found["n"], found["too_short"]) == (0, 4)
-    assert table.grid.rows[1].cells[3] == ()
+    assert pd.isna(found["value"]) and (found["n"], found["note"][:6]) == (0, "4 of 4")
+    assert table.grid.rows[1].cells[0] == ()
 
 
 def test_policies_that_followed_different_answers_are_refused():
@@ -196,21 +173,10 @@ def test_records_without_fidelity_say_how_to_get_it():
 
 def test_a_policy_that_was_not_run_on_a_task_shows_a_gap():
     whole = source()
-    cells = tuple(cell for cell in whole.index.cells if cell.cell_id != "c-far-qa_1")
-    table = fidelity_table(whole._replace(index=replace(whole.index, cells=cells)))
+    table = fidelity_table(whole._replace(cells=whole.cells[:-1]))
     assert line(table, policy="far", task="mean", quantity="fidelity_kl")["status"] == "not run"
-    far = next(row for row in table.grid.rows if row.label == "far")
-    assert far.cells[0] == far.cells[6] == () and far.cells[3]
-
-
-def test_it_is_written_and_shown(tmp_path):
-    table = fidelity_table(source())
-    paths = write_table(table, tmp_path, "laptop")
-    assert sorted(path.name for path in paths) == [f"mine_fidelity.{kind}" for kind in ("csv", "md", "parquet")]
-    assert pd.read_parquet(tmp_path / "mine_fidelity.parquet").dtypes.astype(str)["length"] == "Int64"
-    text = io.StringIO()
-    show(table.grid, Console(file=text, width=100))
-    assert "top-1 %" in text.getvalue() and "top-1 %" in markdown(table.grid)
+    far = grid_rows(table)["far"]
+    assert far[-1] == far[3] == () and far[0]
 
 
 def config(*overrides):

@@ -3,21 +3,19 @@ from __future__ import annotations
 import pytest
 from reports_data import ALPHAS, LABEL, memory_source, needle_scores
 
-from inertia.reports.alpha import alpha_sweep
-from inertia.reports.figure09 import figure09, our_curves, paper_curve
-from inertia.reports.paper import paper_curves
-from inertia.reports.plotting import rendered
-from inertia.reports.scores import cell_scores
+from inertia.paper.figure09 import FIGURE09
+from inertia.reports import build_figure
+from inertia.reports.plotting import curves, rendered
+from inertia.reports.tidy import tidy_rows
 
 
-def sweep(scores):
-    source = memory_source(scores)
-    return alpha_sweep(cell_scores(source.samples, source.index))
+def drawn(panel, scores):
+    return curves(FIGURE09, FIGURE09.panels[panel], tidy_rows(memory_source(scores), FIGURE09.table))[0]
 
 
 def test_the_papers_curves_are_its_table_over_their_maximum():
-    ruler, longbench, second = (paper_curve(curve) for curve in paper_curves())
-    assert ruler.alphas == ALPHAS
+    ruler, longbench, second = drawn(0, needle_scores())
+    assert ruler.x == ALPHAS
     assert ruler.values[0] == pytest.approx(53.97 / 78.72)
     assert ruler.values[3] == pytest.approx(75.6 / 78.72)
     assert longbench.values[4] == 1.0
@@ -26,9 +24,9 @@ def test_the_papers_curves_are_its_table_over_their_maximum():
 
 
 def test_our_curves_are_scores_and_intervals_over_the_largest_score():
-    curves = our_curves(sweep(needle_scores(tasks=("vt",), n=8)))
-    assert [curve.label for curve in curves] == ["mean (tasks = 1)", "vt @1024"]
-    vt = curves[1]
+    found = drawn(1, needle_scores(tasks=("vt",), n=8))
+    assert [curve.label for curve in found] == ["mean (tasks = 1)", "vt @1024"]
+    vt = found[1]
     # floor(alpha * 8) of 8 are solved: 0, 2, 4, 6, 7, 7
     assert vt.values == pytest.approx((0, 2 / 7, 4 / 7, 6 / 7, 1, 1))
     assert vt.low[0] == 0
@@ -40,14 +38,16 @@ def test_incomplete_points_are_gaps_and_flat_zero_curves_are_left_out():
     scores = needle_scores(tasks=("vt", "cwe"), n=8)
     scores["vt", 0.3] = [None, *scores["vt", 0.3][1:]]
     scores |= {("cwe", alpha): [0.0] * 8 for alpha in ALPHAS}
-    curves = {curve.label: curve for curve in our_curves(sweep(scores))}
-    assert 0.3 not in curves["vt @1024"].alphas
-    assert 0.3 not in curves["mean (tasks = 2)"].alphas
-    assert "cwe @1024" not in curves
+    found = {curve.label: curve for curve in drawn(1, scores)}
+    assert 0.3 not in found["vt @1024"].x
+    assert 0.3 not in found["mean (tasks = 2)"].x
+    assert "cwe @1024" not in found
+    figure = build_figure(FIGURE09, memory_source(scores))
+    assert "not drawn (uninformative at this scale): cwe @1024" in figure.get_supxlabel()
 
 
 def test_the_figure_names_scale_backbone_and_records():
-    figure = figure09(memory_source(needle_scores()))
+    figure = build_figure(FIGURE09, memory_source(needle_scores()))
     titles = [axes.get_title(loc="left") for axes in figure.axes]
     assert "Llama-3.1-8B-Instruct" in titles[0]
     assert "laptop scale" in titles[1]
@@ -58,9 +58,9 @@ def test_the_figure_names_scale_backbone_and_records():
 
 def test_no_interval_is_cut_off():
     scores = needle_scores(tasks=("vt",), n=4)
-    highest = max(end for curve in our_curves(sweep(scores)) for end in curve.high)
+    highest = max(end for curve in drawn(1, scores) for end in curve.high)
     assert highest > 1
-    for axes in figure09(memory_source(scores)).axes:
+    for axes in build_figure(FIGURE09, memory_source(scores)).axes:
         assert axes.get_ylim()[0] < 0
         assert axes.get_ylim()[1] > highest
 
@@ -69,9 +69,9 @@ def test_files_are_byte_identical_and_free_of_dates_and_user_settings():
     import matplotlib
 
     source = memory_source(needle_scores(tasks=("vt",), n=4))
-    first = rendered(figure09(source))
-    with matplotlib.rc_context({"savefig.dpi": 40, "savefig.facecolor": "red"}):
-        second = rendered(figure09(source))
+    first = rendered(build_figure(FIGURE09, source))
+    with matplotlib.rc_context({"savefig.dpi": 40, "savefig.facecolor": "red", "lines.linewidth": 9}):
+        second = rendered(build_figure(FIGURE09, source))
     assert first == second
     assert first["png"].startswith(b"\x89PNG")
     assert first["pdf"].startswith(b"%PDF")
@@ -80,5 +80,5 @@ def test_files_are_byte_identical_and_free_of_dates_and_user_settings():
 
 def test_nothing_complete_still_draws():
     scores = {key: [None] * 4 for key in needle_scores(tasks=("vt",))}
-    figure = figure09(memory_source(scores))
+    figure = build_figure(FIGURE09, memory_source(scores))
     assert any("no complete curve" in text.get_text() for text in figure.axes[1].texts)

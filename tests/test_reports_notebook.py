@@ -54,7 +54,6 @@ def test_it_draws_figure_9_from_results_alone(tmp_path, monkeypatch):
     write_runs(tmp_path / "results", needle_scores(tasks=("vt",), n=4))
     publish(tmp_path / "results", "table05", "laptop")
     shutil.rmtree(tmp_path / "results" / "runs")
-    shutil.rmtree(tmp_path / "results" / "experiments")
     (tmp_path / "notebooks").mkdir()
     notebook = nbformat.read(NOTEBOOK, as_version=4)
     resources = {"metadata": {"path": str(tmp_path / "notebooks")}}
@@ -67,4 +66,4 @@ def test_it_draws_figure_9_from_results_alone(tmp_path, monkeypatch):
         if "image/png" in output.get("data", {})
     ]
     assert len(pictures) == 1
-    assert (tmp_path / "results" / "figures" / "figure09.png").is_file()
+    assert (tmp_path / "results" / "local" / "figures" / "figure09.png").is_file()

@@ -1,18 +1,24 @@
 from __future__ import annotations
 
 import json
+import shutil
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
 
 import pandas as pd
 import pytest
-from reports_data import needle_scores, write_runs
+from reports_data import list_entries, needle_scores, write_runs
 
-from inertia.records import CorruptRecord, Unsealed
-from inertia.reports import make_figure, make_table
-from inertia.reports.__main__ import main
+from inertia.paper import make_claims, make_figure, make_table
+from inertia.paper.table05 import TABLE05
+from inertia.records import CorruptRecord, Unsealed, listed, read_cells
+from inertia.records.store import files, reading, row_hash, rows
+from inertia.report import main
+from inertia.reports import build_table, load_source
 from inertia.reports.publish import publish
+from inertia.reports.source import the_profile
 
 SCORES = needle_scores(tasks=("vt", "niah_noise_3keys"), n=4)
 
@@ -32,7 +38,7 @@ def finished(tmp_path_factory) -> Path:
 
 def test_tables_are_rebuilt_to_the_same_bytes_from_runs_and_from_published(finished):
     table, paths = make_table(5, origin="runs", results=finished)
-    assert [path.name for path in paths] == ["table05.csv", "table05.md", "table05.parquet"]
+    assert [path.name for path in paths] == [f"table05.{kind}" for kind in ("csv", "md", "parquet", "tex", "html")]
     first = contents(paths)
     for path in paths:
         path.unlink()
@@ -67,17 +73,18 @@ def test_the_published_records_stand_alone(finished, tmp_path):
 def test_another_profile_leaves_the_reference_files_alone(tmp_path):
     write_runs(tmp_path, SCORES, profile="smoke")
     _, paths = make_table(5, "smoke", results=tmp_path)
-    assert [path.name for path in paths] == ["table05.smoke.csv", "table05.smoke.md", "table05.smoke.parquet"]
+    assert {path.name.partition(".")[2].rpartition(".")[0] for path in paths} == {"smoke"}
 
 
 def test_an_altered_record_is_refused(tmp_path):
     write_runs(tmp_path, {("vt", 0.0): [0.0, 1.0]})
-    (folder,) = (tmp_path / "runs").glob("*__c*")
-    rows = folder / "samples.parquet"
-    from inertia.records.table import from_parquet, to_parquet
-
-    found = from_parquet(rows)[0]
-    rows.write_bytes(to_parquet([{**found[0], "score": 1.0}, *found[1:]]))
+    (path,) = files(tmp_path / "runs")
+    with reading(path) as connection:
+        row = next(rows(connection, "sample"))
+    row["row"] = row["row"].replace('"score":0', '"score":1')
+    with sqlite3.connect(path) as connection:
+        changed = (row["row"], row_hash("sample", row.values()), row["example"])
+        connection.execute("UPDATE sample SET row = ?, hash = ? WHERE example = ?", changed)
     with pytest.raises(CorruptRecord, match="changed after the seal"):
         make_table(5, origin="runs", results=tmp_path)
 
@@ -103,15 +110,17 @@ def test_finishing_the_run_completes_the_table(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["table", "6"], "no table 6; allowed: 5"),
+        (["table", "6"], "no table 6; allowed: 5, methods, ruler13"),
         (["figure", "5"], "no figure 5; allowed: 9"),
         (["needs", "figure", "10"], "no figure 10; allowed: 9"),
+        (["tables"], "run `python -m inertia -m experiment=table05 profile=laptop`"),
+        (["claims"], "run `python -m inertia -m experiment=table05 profile=laptop`"),
         (
             ["table", "5", "--profile", "nowhere"],
             "run `python -m inertia -m experiment=table05 profile=nowhere`",
         ),
-        (["table", "5", "--source", "published"], "table05.laptop.json missing"),
-        (["publish", "table05"], "table05__laptop.json missing"),
+        (["table", "5", "--source", "published"], "no published records of table05 at profile laptop"),
+        (["publish", "table05"], "no runs records of table05 at profile laptop"),
     ],
 )
 def test_what_is_missing_is_named_with_the_fix(arguments, message, tmp_path, monkeypatch, capsys):
@@ -122,11 +131,11 @@ def test_what_is_missing_is_named_with_the_fix(arguments, message, tmp_path, mon
 
 def test_a_broken_index_is_named(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("INERTIA_RESULTS", str(tmp_path))
-    path = tmp_path / "experiments" / "table05__laptop.json"
+    path = tmp_path / "published" / "table05.laptop.json"
     path.parent.mkdir()
     path.write_text('{"experiment": "table05"}')
     assert main(["table", "5"]) == 2
-    assert "is no experiment index (KeyError('cells'))" in capsys.readouterr().err
+    assert "table05.laptop.json is no experiment index (no backbone)" in capsys.readouterr().err
 
 
 def test_the_command_writes_prints_and_survives_a_poor_terminal(finished, tmp_path):
@@ -134,7 +143,7 @@ def test_the_command_writes_prints_and_survives_a_poor_terminal(finished, tmp_pa
 
     env = os.environ | {"INERTIA_RESULTS": str(finished), "PYTHONIOENCODING": "ascii", "COLUMNS": "90"}
     done = subprocess.run(
-        [sys.executable, "-m", "inertia.reports", "table", "5"],
+        [sys.executable, "-m", "inertia.report", "table", "5"],
         env=env,
         capture_output=True,
         text=True,
@@ -148,4 +157,106 @@ def test_the_command_writes_prints_and_survives_a_poor_terminal(finished, tmp_pa
 
 def test_needs_names_the_experiment(capsys):
     assert main(["needs", "figure", "9"]) == 0
-    assert capsys.readouterr().out == "table05\n"
+    assert main(["needs", "table", "05"]) == 0
+    assert main(["needs", "table", "methods"]) == 0
+    assert capsys.readouterr().out == "table05\ntable05\nmethods\n"
+
+
+@pytest.mark.parametrize("origin", ["runs", "auto"])
+def test_only_published_records_alone_write_committed_files(finished, tmp_path, origin):
+    shutil.copytree(finished, tmp_path / "results")
+    results = tmp_path / "results"
+    committed = ("tables", "figures", "claims")
+    for folder in (*committed, "local"):
+        shutil.rmtree(results / folder, ignore_errors=True)
+    made = [make_table(5, None, origin, results)[1], make_figure(9, None, origin, results)]
+    made.append(make_claims(None, origin, results)[1])
+    assert {path.parent.parent for paths in made for path in paths} == {results / "local"}
+    assert not any((results / folder).exists() for folder in committed)
+    make_table(5, None, "published", results)
+    assert {path.suffix for path in (results / "tables").iterdir()} == {".csv", ".html", ".md", ".parquet", ".tex"}
+
+
+def test_all_tables_are_made_of_what_there_is_and_the_rest_is_named(finished, monkeypatch, capsys):
+    monkeypatch.setenv("INERTIA_RESULTS", str(finished))
+    assert main(["tables", "--source", "published"]) == 0
+    said = capsys.readouterr()
+    assert "table05.csv" in said.out
+    assert "left out methods: no such records" in said.err and "left out ruler13" in said.err
+
+
+def test_scores_of_any_experiment_by_the_command(finished, monkeypatch, capsys):
+    monkeypatch.setenv("INERTIA_RESULTS", str(finished))
+    monkeypatch.setenv("COLUMNS", "120")
+    assert main(["scores", "table05"]) == 0
+    said = capsys.readouterr().out
+    assert "inertiakv (alpha=0.95)" in said and "scores-table05.md" in said
+
+
+def test_the_profile_is_the_only_one_there_is_else_the_reference(tmp_path):
+    assert the_profile(tmp_path, "table05") == "laptop"
+    write_runs(tmp_path, {("vt", None): [1.0]}, profile="custom")
+    assert the_profile(tmp_path, "table05") == "custom"
+    write_runs(tmp_path, {("vt", None): [1.0]}, profile="smoke")
+    assert the_profile(tmp_path, "table05") == "laptop"
+
+
+def change_listing(results: Path, change) -> None:
+    entries = listed(results / "runs")["table05", "laptop"]
+    change(entries)
+    list_entries(results / "runs", "table05", "laptop", entries)
+
+
+def test_a_listing_that_swaps_two_policies_is_refused(tmp_path):
+    write_runs(tmp_path, {("vt", 0.0): [0.0], ("vt", 0.8): [1.0]})
+
+    def swap(cells):
+        cells[0]["axes"], cells[1]["axes"] = cells[1]["axes"], cells[0]["axes"]
+
+    change_listing(tmp_path, swap)
+    with pytest.raises(ValueError, match=r"aggregation.alpha = 0\.8 but its records say 0"):
+        load_source(tmp_path, "table05")
+
+
+def test_a_listing_of_another_task_is_refused(tmp_path):
+    write_runs(tmp_path, {("vt", 0.0): [0.0]})
+    change_listing(tmp_path, lambda cells: cells[0].update(task="cwe"))
+    with pytest.raises(ValueError, match="task = 'cwe' but its records say 'vt'"):
+        load_source(tmp_path, "table05")
+
+
+def test_what_was_swept_along_with_the_full_cache_does_not_matter(tmp_path):
+    write_runs(tmp_path, SCORES)
+    plain = make_table(5, results=tmp_path)[0]
+    source = load_source(tmp_path, "table05")
+
+    def sweep(cells):
+        for cell in (cell for cell in cells if cell["axes"]["method"] == "full_cache"):
+            cell["axes"] = {"method": "full_cache", "alpha": 0.3}
+
+    change_listing(tmp_path, sweep)
+    swept = make_table(5, results=tmp_path)[0]
+    pd.testing.assert_frame_equal(swept.frame, plain.frame)
+    assert swept.grid == plain.grid
+    # Nor does it matter how often the same cell is listed.
+    assert build_table(TABLE05, source._replace(cells=source.cells * 2)).grid == plain.grid
+
+
+def test_examples_beyond_the_plan_do_not_count(tmp_path):
+    write_runs(tmp_path, {("vt", 0.0): [1.0, 0.0], ("vt", 0.8): [1.0, 1.0, 0.0, 0.0]})
+    change_listing(tmp_path, lambda cells: [cell.update(planned=2) for cell in cells])
+    frame = make_table(5, results=tmp_path)[0].frame
+    found = frame[(frame["task"] == "vt") & (frame["quantity"] == "score") & (frame["alpha"] == 0.8)].iloc[0]
+    assert (found["value"], found["n"], found["status"]) == (100.0, 2, "ok")
+
+
+def test_score_versions_are_not_mixed(tmp_path):
+    write_runs(tmp_path, {("vt", 0.0): [0.0]})
+    write_runs(tmp_path, {("vt", 0.0): [0.0], ("vt", 0.8): [1.0]}, score_version=2)
+    change_listing(tmp_path, lambda cells: cells.append({**cells[0], "cell_id": cell_of_version_1(tmp_path)}))
+    with pytest.raises(ValueError, match=r"score versions \[1, 2\]"):
+        load_source(tmp_path, "table05")
+
+
+def cell_of_version_1(results: Path) -> str:
+    return next(cell.id for cell in read_cells(results / "runs") if cell.identity["score_version"] == 1)

@@ -1,60 +1,55 @@
-"""Any experiment as one table: a row per policy, what was cut, what was kept, and nothing beyond the plan."""
+"""Any experiment as one table: a row per policy, what was cut, what was kept."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
-import reports_data
+from reports_data import cell, entry, grid_rows, source_of
 
-from inertia.reports.score_table import score_table
-from inertia.reports.source import the_profile
+from inertia.paper.scores import scores
+from inertia.reports import build_table
+
+
+def columns(task):
+    return lambda i: {
+        "truncated": task == "vt" and i % 2 == 1,
+        "retained_tokens": 100.0 * (i + 1),
+        "cache_bytes": 2**20,
+    }
 
 
 @pytest.fixture
 def source():
     """Full cache and alpha 0.8 over two tasks, four examples each; half of vt's prompts were cut."""
-    scores = {
-        ("vt", None): [1.0, 1.0, 0.5, 0.5],
-        ("vt", 0.8): [1.0, 0.0, 0.0, 1.0],
-        ("niah_noise_3keys", None): [1.0, 1.0, 1.0, 0.0],
-        ("niah_noise_3keys", 0.8): [1.0, 0.0, 1.0, 0.0],
+    values = {
+        ("vt", "full_cache"): [1.0, 1.0, 0.5, 0.5],
+        ("vt", "inertiakv"): [1.0, 0.0, 0.0, 1.0],
+        ("niah_noise_3keys", "full_cache"): [1.0, 1.0, 1.0, 0.0],
+        ("niah_noise_3keys", "inertiakv"): [1.0, 0.0, 1.0, 0.0],
     }
-    made = reports_data.memory_source(scores)
-    samples = made.samples
-    samples["truncated"] = (samples["task"] == "vt") & (samples["index"] % 2 == 1)
-    samples["retained_tokens"] = 100.0 * (samples["index"] + 1)
-    samples["cache_bytes"] = 2**20
-    return made._replace(samples=samples)
-
-
-def columns(table):
-    return {column.name: column for column in table.grid.columns}
+    return source_of(
+        cell(number, scores, columns=columns(task), task=task, method=method)
+        for number, ((task, method), scores) in enumerate(values.items())
+    )
 
 
 def test_scores_and_the_share_of_cut_prompts(source):
-    table = score_table(source)
-    rows = {row.label: row.cells for row in table.grid.rows}
+    table = build_table(scores("mine"), source)
+    rows = grid_rows(table)
     assert list(rows) == ["full_cache", "inertiakv"]
-    assert [cell[0] for cell in rows["full_cache"][:3]] == ["75.0", "75.0", "75.0"]
+    assert [cell[0] for cell in rows["full_cache"]] == ["75.0", "75.0", "75.0", "250", "1.0"]
     assert [cell[0] for cell in rows["inertiakv"][:3]] == ["50.0", "50.0", "50.0"]
-    assert columns(table)["vt"].details == ("@1024", "n=4", "cut 50%")
-    assert columns(table)["niah_noise_3keys"].details == ("@1024", "n=4")
+    headers = {column.name: column for column in table.grid.columns}
+    assert headers["vt"].details == ("@1024", "n=4", "cut 50%")
+    assert headers["niah_noise_3keys"].details == ("@1024 ‡", "n=4")
     notes = " ".join(table.grid.notes)
-    assert "cut: share of prompts" in notes and "niah_noise_3keys is no official task" in notes
+    assert "cut: share of prompts" in notes
+    assert "no official one, in the mean like the others: niah_noise_3keys" in notes
+    assert entry(table.frame, policy="inertiakv", quantity="cache_mib")["value"] == 1.0
 
 
-def test_examples_beyond_the_plan_change_nothing(source):
-    short = replace(source.index, cells=tuple(replace(cell, planned=2) for cell in source.index.cells))
-    extended = score_table(source._replace(index=short))
-    own = score_table(source._replace(index=short, samples=source.samples[source.samples["index"] < 2]))
-    assert extended.grid == own.grid
-    assert extended.grid.rows[0].cells[3] == ("150",)  # tokens kept: 100 and 200
-
-
-def test_the_profile_is_the_only_one_there_is_else_the_reference(tmp_path):
-    assert the_profile(tmp_path, "table05") == "laptop"
-    reports_data.write_runs(tmp_path, {("vt", None): [1.0]}, profile="custom")
-    assert the_profile(tmp_path, "table05") == "custom"
-    reports_data.write_runs(tmp_path, {("vt", None): [1.0]}, profile="smoke")
-    assert the_profile(tmp_path, "table05") == "laptop"
+def test_what_was_kept_is_not_told_of_an_incomplete_policy(source):
+    first = source.cells[1]
+    failed = source._replace(cells=(*source.cells[:1], type(first)(first.id, first.settings, 5, first.samples)))
+    table = build_table(scores("mine"), failed)
+    assert grid_rows(table)["inertiakv"] == (("incomplete", "4/5"),) * 4
+    assert entry(table.frame, policy="inertiakv", quantity="retained_tokens")["status"] == "incomplete 4/5"

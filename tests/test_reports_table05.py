@@ -1,33 +1,18 @@
 from __future__ import annotations
 
-import io
 import random
-from dataclasses import replace
 
 import pandas as pd
 import pytest
-from reports_data import ALPHAS, LABEL, memory_source, needle_scores
-from rich.console import Console
+from reports_data import ALPHAS, LABEL, cell, entry, grid_rows, memory_source, needle_scores, source_of
 
 from inertia.paper.reference import reference
-from inertia.reports.markdown import markdown
-from inertia.reports.table05 import table05
-from inertia.reports.terminal import blocks, show
+from inertia.paper.table05 import TABLE05
+from inertia.reports import build_table
 
 
-def entry(frame: pd.DataFrame, **wanted) -> pd.Series:
-    """The one row of a report's frame with these values; alpha=None is the full cache."""
-    rows = frame
-    for column, value in wanted.items():
-        rows = rows[rows[column].isna() if value is None else rows[column] == value]
-    assert len(rows) == 1, f"{len(rows)} rows for {wanted}"
-    return rows.iloc[0]
-
-
-def shown(grid, width: int) -> str:
-    console = Console(file=io.StringIO(), width=width, color_system=None)
-    show(grid, console)
-    return console.file.getvalue()
+def table05(source):
+    return build_table(TABLE05, source)
 
 
 def test_scores_are_means_of_the_examples_with_wilson_intervals():
@@ -61,29 +46,39 @@ def test_without_official_tasks_the_mean_is_over_all():
 
 def test_the_difference_is_paired_with_an_exact_p():
     scores = needle_scores(tasks=("vt",), n=8)
-    frame = table05(memory_source(scores)).frame
-    row = entry(frame, source="ours", task="vt", quantity="difference")
+    table = table05(memory_source(scores))
+    row = entry(table.frame, source="ours", task="vt", quantity="difference")
     # alpha 0 solves none, alpha 0.8 six of eight: six wins, no loss, so McNemar's exact p is 2 / 2^6.
     assert row["value"] == 75.0
     assert row["p"] == pytest.approx(2 / 64)
-    assert row["test"] == "mcnemar"
+    assert (row["test"], row["n"], row["planned"]) == ("mcnemar", 8, 8)
+    printed = grid_rows(table)["0.8 minus 0"][0]
+    assert (printed[0], printed[2]) == ("+75.0", "p=.031")
 
 
-def test_holm_corrects_over_the_tasks():
+def test_holm_corrects_over_the_tasks_and_leaves_the_mean_alone():
     frame = table05(memory_source(needle_scores(tasks=("vt", "cwe", "fwe"), n=8))).frame
-    rows = frame[(frame["quantity"] == "difference") & (frame["task"] != "mean")]
+    rows = frame[(frame["quantity"] == "difference") & (frame["source"] == "ours") & (frame["task"] != "mean")]
     assert rows["p"].tolist() == pytest.approx([2 / 64] * 3)
     assert rows["p_holm"].tolist() == pytest.approx([6 / 64] * 3)
+    assert pd.isna(entry(frame, source="ours", task="mean", quantity="difference")["p_holm"])
 
 
 def test_the_papers_numbers_stand_beside_ours_unchanged():
     table = table05(memory_source(needle_scores()))
     frame = table.frame
     for _, printed in reference(5).iterrows():
-        row = entry(frame, source="paper", benchmark=printed["benchmark"], alpha=printed["alpha"])
+        row = entry(frame, status="as printed", benchmark=printed["benchmark"], alpha=printed["alpha"])
         assert row["value"] == printed["value"]
-    assert entry(frame, source="paper", benchmark="ruler", alpha=None)["value"] == 94.59  # its table 4
+    assert entry(frame, status="as printed", benchmark="ruler", alpha=None)["value"] == 94.59  # its table 4
     assert {column.group for column in table.grid.columns} == {"", "paper"}
+    assert grid_rows(table)["full cache"][-3:] == (("94.59",), ("45.87",), ("0.288",))
+
+
+def test_the_papers_difference_is_that_of_its_printed_numbers():
+    table = table05(memory_source(needle_scores()))
+    assert entry(table.frame, status="from printed values", benchmark="ruler")["value"] == 21.63
+    assert grid_rows(table)["0.8 minus 0"][-3:] == (("+21.63",), ("+1.77",), ("-0.002",))
 
 
 def test_an_incomplete_cell_shows_its_denominator_and_no_number():
@@ -95,22 +90,20 @@ def test_an_incomplete_cell_shows_its_denominator_and_no_number():
     assert row["status"] == "incomplete 7/8"
     mean = entry(table.frame, source="ours", task="mean", alpha=0.3, quantity="score")
     assert (pd.isna(mean["value"]), mean["status"]) == (True, "incomplete 15/16")
-    assert "incomplete 7/8" in markdown(table.grid)
+    assert ("incomplete", "7/8") in grid_rows(table)["0.3"]
     assert entry(table.frame, source="ours", task="vt", alpha=0.6, quantity="score")["status"] == "ok"
 
 
 def test_a_cell_without_records_is_incomplete_and_one_not_planned_is_not_run():
     scores = needle_scores(tasks=("vt",), n=4)
-    source = memory_source(scores)
-    emptied = source._replace(samples=source.samples[source.samples["policy.aggregation.alpha"] != 0.3])
-    assert (
-        entry(table05(emptied).frame, source="ours", task="vt", alpha=0.3, quantity="score")["status"]
-        == "incomplete 0/4"
-    )
+    emptied = memory_source(scores | {("vt", 0.3): [None] * 4})
+    found = entry(table05(emptied).frame, source="ours", task="vt", alpha=0.3, quantity="score")
+    assert found["status"] == "incomplete 0/4"
     del scores["vt", 0.3]
-    frame = table05(memory_source(scores)).frame
-    assert entry(frame, source="ours", task="vt", alpha=0.3, quantity="score")["status"] == "not run"
-    assert entry(frame, source="paper", benchmark="ruler", alpha=0.3)["value"] == 63.55
+    table = table05(memory_source(scores))
+    assert entry(table.frame, source="ours", task="vt", alpha=0.3, quantity="score")["status"] == "not run"
+    assert entry(table.frame, source="paper", benchmark="ruler", alpha=0.3)["value"] == 63.55
+    assert grid_rows(table)["0.3"][0] == ()
 
 
 def test_a_task_at_the_floor_is_marked_and_kept():
@@ -122,7 +115,7 @@ def test_a_task_at_the_floor_is_marked_and_kept():
     assert row["note"].startswith("floor")
     assert pd.isna(entry(table.frame, source="ours", task="vt", alpha=0.8, quantity="score")["note"])
     marked = [column for column in table.grid.columns if any("†" in detail for detail in column.details)]
-    assert [column.name for column in marked] == ["niah_multikey_3"]
+    assert [column.name for column in marked] == ["niah_multikey_3"] and marked[0].dim
     mean = entry(table.frame, source="ours", task="mean", alpha=0.8, quantity="score")
     assert mean["value"] == pytest.approx(80.0 / 2)  # not dropped: it halves the mean
 
@@ -138,68 +131,37 @@ def test_a_task_without_contrast_is_marked():
 def test_rows_are_found_by_name_not_by_order():
     source = memory_source(needle_scores())
     table = table05(source)
-    generator = random.Random(0)
-    cells = list(source.index.cells)
-    generator.shuffle(cells)
-    shuffled = source._replace(
-        index=replace(source.index, cells=tuple(cells)), samples=source.samples.sample(frac=1, random_state=0)
-    )
-    pd.testing.assert_frame_equal(table05(shuffled).frame, table.frame)
-    assert table05(shuffled).grid == table.grid
-
-
-def test_an_index_that_swaps_two_policies_is_refused():
-    source = memory_source(needle_scores(tasks=("vt",)))
-    cells = list(source.index.cells)
-    low, high = cells[1], cells[4]
-    assert (low.axes["alpha"], high.axes["alpha"]) == (0.0, 0.8)
-    cells[1], cells[4] = replace(low, axes=high.axes), replace(high, axes=low.axes)
-    with pytest.raises(ValueError, match=r"alpha = 0\.8 but its records say \[0\.0\]"):
-        table05(source._replace(index=replace(source.index, cells=tuple(cells))))
+    cells = list(source.cells)
+    random.Random(0).shuffle(cells)
+    shuffled = table05(source._replace(cells=tuple(cells)))
+    pd.testing.assert_frame_equal(shuffled.frame, table.frame)
+    assert shuffled.grid == table.grid
 
 
 def test_two_settings_in_one_place_are_refused():
     source = memory_source(needle_scores(tasks=("vt",)))
-    twin = replace(source.index.cells[1], cell_id="cffffffffff")
+    twin = cell(99, [1.0] * 8, task="vt", method="inertiakv", alpha=0.0, **{"refresh.interval": 4})
     with pytest.raises(ValueError, match="report them apart"):
-        table05(source._replace(index=replace(source.index, cells=(*source.index.cells, twin))))
+        table05(source._replace(cells=(*source.cells, twin)))
 
 
-def test_the_full_cache_may_be_listed_once_per_alpha_of_a_sweep():
+def test_other_methods_are_left_out():
     source = memory_source(needle_scores(tasks=("vt",)))
-    full = source.index.cells[0]
-    again = replace(full, axes={"method": "full_cache", "alpha": 0.3})
-    repeated = source._replace(index=replace(source.index, cells=(*source.index.cells, again)))
-    pd.testing.assert_frame_equal(table05(repeated).frame, table05(source).frame)
+    other = cell(99, [1.0] * 8, task="vt", method="h2o")
+    mixed = table05(source._replace(cells=(*source.cells, other)))
+    pd.testing.assert_frame_equal(mixed.frame, table05(source).frame)
 
 
-def test_score_versions_are_not_mixed():
-    source = memory_source(needle_scores(tasks=("vt",)))
-    versions = [1] * (len(source.samples) - 1) + [2]
-    with pytest.raises(ValueError, match="score versions"):
-        table05(source._replace(samples=source.samples.assign(score_version=versions)))
-
-
-def test_examples_beyond_the_plan_do_not_count():
-    source = memory_source(needle_scores(tasks=("vt",), n=8))
-    extra = source.samples.assign(
-        index=source.samples["index"] + 8, example_id=source.samples["example_id"] + "x", score=1.0
-    )
-    extended = source._replace(samples=pd.concat([source.samples, extra], ignore_index=True))
-    pd.testing.assert_frame_equal(table05(extended).frame, table05(source).frame)
-
-
-def test_two_lengths_are_two_columns():
-    short, long = (memory_source(needle_scores(tasks=("vt",)), length=length) for length in (512, 1024))
-    cells = tuple(replace(cell, cell_id="d" + cell.cell_id[1:]) for cell in short.index.cells)
-    moved = short.samples.assign(cell_id="d" + short.samples["cell_id"].str[1:])
-    both = long._replace(
-        index=replace(long.index, cells=(*long.index.cells, *cells)),
-        samples=pd.concat([long.samples, moved], ignore_index=True),
-    )
-    names = [(column.name, column.details[0]) for column in table05(both).grid.columns[:2]]
-    assert names == [("vt", "@512"), ("vt", "@1024")]
-    assert table05(both).grid.columns[2].details == ("tasks=1", "n=16")
+def test_two_lengths_are_two_columns_and_both_count_in_the_mean():
+    cells = [
+        cell(10 * length + number, values, task=task, length=length, alpha=alpha, method="inertiakv")
+        for length in (512, 1024)
+        for number, ((task, alpha), values) in enumerate(needle_scores(tasks=("vt",)).items())
+        if alpha is not None
+    ]
+    columns = table05(source_of(cells, "table05")).grid.columns
+    assert [(column.name, column.details[0]) for column in columns[:2]] == [("vt", "@512"), ("vt", "@1024")]
+    assert columns[2].details == ("tasks=1", "n=16")
 
 
 def test_frame_types_do_not_depend_on_what_is_missing():
@@ -215,30 +177,3 @@ def test_title_and_notes_carry_scale_backbone_budget_and_records():
     for text in ("laptop scale", LABEL, "90% compression"):
         assert text in grid.title
     assert any("0123456789ab, recorded 2026-01-02T03:04:05+00:00" in note for note in grid.notes)
-
-
-@pytest.mark.parametrize("width", [80, 100, 140, 200])
-def test_the_terminal_table_fits_and_loses_nothing(width):
-    grid = table05(
-        memory_source(needle_scores(("niah_single_1", "niah_multikey_2", "vt", "cwe", "fwe", "own_task")))
-    ).grid
-    text = shown(grid, width)
-    assert max(len(line) for line in text.splitlines()) <= width
-    assert "…" not in text
-    assert sorted(index for block in blocks(grid, width) for index in block) == list(range(len(grid.columns)))
-    for row in grid.rows:
-        for line in (line for cell in row.cells for line in cell):
-            assert line in text
-    assert text.count("full cache") >= len(blocks(grid, width))
-
-
-def test_a_terminal_narrower_than_any_column_still_prints_every_column():
-    grid = table05(memory_source(needle_scores(tasks=("vt",)))).grid
-    assert blocks(grid, 10) == [[index] for index in range(len(grid.columns))]
-
-
-def test_markdown_is_one_table_with_equal_rows():
-    grid = table05(memory_source(needle_scores())).grid
-    lines = [line for line in markdown(grid).splitlines() if line.startswith("|")]
-    assert len(lines) == 2 + len(grid.rows)
-    assert {line.count("|") for line in lines} == {len(grid.columns) + 2}

@@ -27,8 +27,9 @@ from inertia.benchmarks.ruler import TASKS as ALL_TASKS
 from inertia.benchmarks.ruler.fwe import occurrences
 from inertia.benchmarks.ruler.generate import _example, _setting
 from inertia.benchmarks.ruler.niah import Niah
-from inertia.benchmarks.ruler.seeding import rng
-from inertia.benchmarks.ruler.wording import word_lists, wording
+from inertia.benchmarks.ruler.wording import wording
+from inertia.benchmarks.seeding import rng
+from inertia.benchmarks.words import word_lists
 
 # The tasks that need outside text have tests of their own.
 TASKS = {name: task for name, task in ALL_TASKS.items() if name not in NEEDS_TEXT}

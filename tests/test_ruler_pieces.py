@@ -18,11 +18,12 @@ from inertia.benchmarks.ruler.draw import Setting
 from inertia.benchmarks.ruler.fwe import occurrences
 from inertia.benchmarks.ruler.haystacks import DEPTHS, anywhere, prose, repeated, spread
 from inertia.benchmarks.ruler.niah import Niah, draw, random_item
-from inertia.benchmarks.ruler.seeding import official_shuffle, rng
-from inertia.benchmarks.ruler.sizing import largest_fitting
 from inertia.benchmarks.ruler.tasks import TASKS
 from inertia.benchmarks.ruler.vt import VariableTracking
-from inertia.benchmarks.ruler.wording import word_lists, wording
+from inertia.benchmarks.ruler.wording import wording
+from inertia.benchmarks.seeding import official_shuffle, rng
+from inertia.benchmarks.sizing import largest_fitting
+from inertia.benchmarks.words import word_lists
 
 
 @given(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from test_ruler_text_sources import real as real_text
 
 from inertia.backbones import FetchError, load_tokenizer, read
 from inertia.benchmarks.render import Renderer
@@ -39,6 +40,15 @@ def test_examples_fit_at_laptop_lengths(renderer: Renderer, task: str, length: i
 def test_examples_fit_the_models_window(renderer: Renderer, task: str, length: int) -> None:
     for row in examples(task, length, 3, 42, renderer):
         assert length - 100 < len(renderer.render(row).ids) + row.max_new_tokens <= length
+
+
+@pytest.mark.parametrize("task", NEEDS_TEXT)
+def test_tasks_on_real_texts_come_near_their_nominal_length(renderer: Renderer, task: str) -> None:
+    for length in (2048, 4096):
+        rows = list(examples(task, length, 10, 42, renderer, source=real_text(NEEDS_TEXT[task])))
+        sizes = [len(renderer.render(row).ids) + row.max_new_tokens for row in rows]
+        # Essays go in word by word, questions document by document.
+        assert length - (60 if task.startswith("qa") else 10) <= min(sizes) <= max(sizes) <= length
 
 
 def test_the_shortest_lengths_are_those_known_for_this_tokenizer(renderer: Renderer) -> None:

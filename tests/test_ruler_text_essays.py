@@ -10,17 +10,18 @@ from collections import Counter
 from pathlib import Path
 from random import Random
 
+import outside_data
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_ruler_generate import renderer
-from test_ruler_text_sources import ESSAY, Words, published, real, write
+from test_ruler_text_sources import ESSAY, Words, real, write
 
 from inertia.benchmarks.ruler import NEEDS_TEXT, TASKS, examples
 from inertia.benchmarks.ruler.essays import Essays
 from inertia.benchmarks.ruler.haystacks import DEPTHS, spread
-from inertia.benchmarks.ruler.seeding import rng
 from inertia.benchmarks.ruler.texts import ESSAYS, read
+from inertia.benchmarks.seeding import rng
 
 UUID = r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}"
 TASKS_WITH_ESSAYS = tuple(task for task, name in NEEDS_TEXT.items() if name == ESSAYS)
@@ -180,7 +181,7 @@ def test_places_are_those_of_distinct_depths_in_rising_order(sentences: int, nee
 
 
 def test_questions_and_prefixes_read_as_in_the_published_predictions() -> None:
-    path = published("ruler_preds", "kvpress_centrality_llama3.1-8b_4096_0.50", "predictions.csv.gz")
+    path = outside_data.real("ruler_preds", "kvpress_centrality_llama3.1-8b_4096_0.50", "predictions.csv.gz")
     source = real(ESSAYS)
     with gzip.open(path, "rt", encoding="utf-8", newline="") as file:
         rows = [row for row in csv.DictReader(file) if row["task"] in TASKS_WITH_ESSAYS]

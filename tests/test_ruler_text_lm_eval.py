@@ -43,7 +43,9 @@ def test_their_names_and_identities_are_never_the_official_ones(tmp_path: Path) 
     for name in OFFICIAL:
         comparison = identity(f"lm_eval_{name}", 4096, 42, source=source)
         official = identity(name, 4096, 42, source=source)
-        assert comparison["parameters"] == {"task": official["parameters"]}
+        # lm-eval ends a question's documents before the first that is too long.
+        plain = {"skip_long": False} if need(name) in (SQUAD, HOTPOT) else {}
+        assert comparison["parameters"] == {"task": {**official["parameters"], **plain}}
         assert comparison["task"] != official["task"]
         assert {key for key in official if official[key] != comparison.get(key)} == {"task", "parameters"}
     row = next(examples("lm_eval_vt", 1024, 1, 0, renderer(False)))

@@ -9,8 +9,9 @@ import re
 from pathlib import Path
 from random import Random
 
+import outside_data
 import pytest
-from test_ruler_text_sources import Words, hotpot_file, published, real, squad_file, write
+from test_ruler_text_sources import Words, hotpot_file, real, squad_file, write
 
 from inertia.benchmarks.ruler import examples, ids, score, shortest
 from inertia.benchmarks.ruler.texts import HOTPOT, SQUAD, read
@@ -84,7 +85,7 @@ def test_all_documents_of_a_hotpot_question_are_shown(tmp_path: Path) -> None:
 def test_a_longer_example_holds_all_documents_of_a_shorter_one(tmp_path: Path) -> None:
     from inertia.benchmarks.ruler import find
     from inertia.benchmarks.ruler.generate import _setting
-    from inertia.benchmarks.ruler.seeding import rng
+    from inertia.benchmarks.seeding import rng
 
     texts = read(SQUAD, write(tmp_path))
     draw = find("qa_1").prepare(_setting("qa_1", 4096, 0, Words(), texts))
@@ -103,6 +104,36 @@ def test_a_question_whose_documents_are_too_long_gives_way_to_the_next(tmp_path:
     long = list(examples("qa_2", 16_384, 4, 0, Words(), source=source))
     assert [row.metadata["question"] for row in long] == [0, 1, 2, 3]
     assert shortest("qa_2", Words(), source=source) < 300
+
+
+def test_a_document_that_is_too_long_gives_way_to_the_next_ones(tmp_path: Path) -> None:
+    data = squad_file()
+    for article in data["data"]:
+        article["paragraphs"][3]["context"] += " very" * 800
+        article["paragraphs"][7]["context"] += " very" * 400
+    (tmp_path / "squad.json").write_text(json.dumps(data))
+    source = Source("path", str(tmp_path))
+    documents = [paragraph["context"] for article in data["data"] for paragraph in article["paragraphs"]]
+    found = list(examples("qa_1", 700, 30, 0, Words(), source=source))
+    for row in found:
+        left = 700 - 32 - Words().count(row)
+        rest = [text for text in documents if text not in shown(row)]
+        # Two words stand before each document.
+        assert 0 <= left < min(len(text.split()) + 2 for text in rest)
+        paragraphs = next(
+            [each["context"] for each in article["paragraphs"]]
+            for article in data["data"]
+            if unshuffled(shown(row))[0] in [each["context"] for each in article["paragraphs"]]
+        )
+        # All short ones of its own article come before any other.
+        assert set(unshuffled(shown(row))[:10]) <= set(paragraphs)
+    assert len(found) > 20
+
+
+def test_lm_evals_questions_end_before_the_first_document_that_is_too_long() -> None:
+    from inertia.benchmarks.ruler import COMPARISON, find
+
+    assert find("qa_1").skip_long and not COMPARISON["lm_eval_qa_1"].task.skip_long
 
 
 def test_more_examples_than_fitting_questions_is_an_error_that_counts_them(tmp_path: Path) -> None:
@@ -137,7 +168,7 @@ def test_the_best_reference_counts() -> None:
 def test_the_published_questions_are_the_first_of_the_file_with_all_their_answers(
     task: str, name: str, at_hand: int
 ) -> None:
-    path = published("ruler_preds", "kvpress_centrality_llama3.1-8b_4096_0.50", "predictions.csv.gz")
+    path = outside_data.real("ruler_preds", "kvpress_centrality_llama3.1-8b_4096_0.50", "predictions.csv.gz")
     with gzip.open(path, "rt", encoding="utf-8", newline="") as file:
         rows = [row for row in csv.DictReader(file) if row["task"] == task][:at_hand]
     ours = list(examples(task, 8192, at_hand, 42, Words(), source=real(name)))

@@ -11,7 +11,7 @@ import torch
 
 from inertia import Observation, Policy, Sampling, Stopping, TokensPrompt, generate, preset
 from inertia.backbones.families import FAMILIES, build, config_of
-from inertia.decoding.sampling import drawn, uniform
+from inertia.decoding.choice import drawn, uniform
 from inertia.eviction.aggregation import Decoupled
 from inertia.eviction.budget import Ratio, Tokens, Unlimited
 from inertia.eviction.prefill_rule import Prefill

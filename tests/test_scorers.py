@@ -22,6 +22,7 @@ from inertia.decoding.request import TokensPrompt
 from inertia.eviction.aggregation import CoupledEMA, Decoupled, TimeEMA
 from inertia.eviction.budget import Tokens
 from inertia.eviction.describe import describe
+from inertia.eviction.layer_view import LayerView
 from inertia.eviction.policy import Policy
 from inertia.eviction.scorers.attention import Attention
 from inertia.eviction.scorers.entropy import Entropy
@@ -30,7 +31,6 @@ from inertia.eviction.scorers.keydiff import KeyDiff
 from inertia.eviction.scorers.random import Random, mix
 from inertia.eviction.scorers.recency import Recency
 from inertia.eviction.scorers.vnorm import VNorm
-from inertia.eviction.view import LayerView
 from inertia.paths import config_dir
 
 SCORERS = [

@@ -2,13 +2,14 @@ from __future__ import annotations
 
 import itertools
 
+import coverage_of
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from inertia.statistics import holm, mcnemar, paired_difference, sign_flip, wilson
+from inertia.statistics import holm, mcnemar, paired_difference, sign_flip
 
 
 def scores(values: list[float] | np.ndarray) -> dict[str, float]:
@@ -78,12 +79,13 @@ def test_p_is_never_zero(n: int) -> None:
 def test_all_ties_say_nothing_and_are_not_certain() -> None:
     result = paired_difference(scores([1, 0, 1] * 4), scores([1, 0, 1] * 4))
     assert result.p == 1.0 and result.ties == 12 and result.difference == 0
-    assert (result.low, result.high) == pytest.approx((-wilson(0, 12)[1], wilson(0, 12)[1]))
+    # As if one of 14 pairs had been won and one lost.
+    assert result.high == -result.low == pytest.approx(stats.t.ppf(0.975, 13) * (2 / 14 / 14) ** 0.5)
 
 
 def test_constant_difference_gets_a_width() -> None:
     result = paired_difference(scores([1.0] * 10), scores([0.0] * 10))
-    assert result.high == 1.0 and 0 < result.low < 1 and result.method == "wilson"
+    assert result.high == 1.0 and 0 < result.low < 1
 
 
 @given(wins=st.integers(0, 30), losses=st.integers(0, 30))
@@ -136,17 +138,80 @@ def test_pairing_finds_what_two_intervals_miss() -> None:
     assert stats.ttest_ind(list(a.values()), list(b.values())).pvalue > 0.2
 
 
+def test_the_interval_is_that_of_bonett_and_price_with_student_s_t() -> None:
+    a, b = scores([1, 1, 1, 1, 0, 0, 1, 0] * 3), scores([1, 0, 0, 1, 1, 0, 0, 0] * 3)
+    wins, losses, n = 10 / 26, 4 / 26, 26
+    half = stats.t.ppf(0.975, 25) * ((wins + losses - (wins - losses) ** 2) / n) ** 0.5
+    found = paired_difference(a, b)
+    assert (found.low, found.high) == pytest.approx((wins - losses - half, wins - losses + half))
+
+
+def test_the_interval_scales_with_the_differences() -> None:
+    a, b = np.array([1, 1, 0.5, 0.5, 0, 1]), np.array([0, 0.5, 0.5, 1, 0, 0.5])
+    large, small = coverage_of.paired(a, b), coverage_of.paired(a / 10, b / 10)
+    assert (large.low, large.high) == pytest.approx((10 * small.low, 10 * small.high))
+
+
+def test_clusters_that_answer_alike_count_once() -> None:
+    a, b = np.array([1.0, 0, 1, 1, 0, 1, 1, 0]), np.array([0.0, 0, 1, 0, 1, 0, 1, 0])
+    once = coverage_of.paired(a, b)
+    four = {f"e{place:03d}": f"c{place // 4}" for place in range(32)}
+    repeated = coverage_of.paired(np.repeat(a, 4), np.repeat(b, 4), clusters=four)
+    assert (repeated.low, repeated.high) == pytest.approx((once.low, once.high))
+
+
+@pytest.mark.parametrize("n", coverage_of.SIZES)
+def test_paired_proportions_are_covered_for_every_discordance(n: int) -> None:
+    shares = (0, 0.005, 0.02, 0.05, 0.1, 0.2, 0.3, 0.45, 0.6, 0.8, 0.95)
+    covered = {
+        (wins, losses): coverage_of.of_pairs(n, wins, losses)
+        for wins in shares
+        for losses in shares
+        if wins + losses <= 1
+    }
+    assert min(covered.values()) >= 0.94
+    # Where hardly any pair differs, or nearly all are won, it errs to the wide side.
+    common = [value for (wins, losses), value in covered.items() if min(wins, losses) >= 0.2]
+    assert max(common) <= 0.98 or n < 25
+
+
+@pytest.mark.parametrize("n", coverage_of.SIZES)
+@pytest.mark.parametrize("ties", [0, 0.5, 0.9])
+@pytest.mark.parametrize("shape", coverage_of.SCORES)
+def test_paired_scores_are_covered_whatever_their_shape(shape: str, ties: float, n: int) -> None:
+    draw, _ = coverage_of.SCORES[shape]
+
+    def drawn(generator: np.random.Generator) -> object:
+        a, b = draw(generator, n), draw(generator, n)
+        return coverage_of.ends(np.where(generator.random(n) < ties, 0, a - b))
+
+    assert coverage_of.of(0.0, 600, drawn) >= 0.93
+
+
+@pytest.mark.parametrize("n", [8, 25, 50])
+@pytest.mark.parametrize("tasks", coverage_of.TASKS)
+def test_paired_means_over_tasks_are_covered(tasks: str, n: int) -> None:
+    draws = [draw for draw, _ in coverage_of.TASKS[tasks]]
+
+    def drawn(generator: np.random.Generator) -> object:
+        # Half of the pairs tie.
+        pairs = [draw(generator, n) - draw(generator, n) for draw in draws]
+        return coverage_of.ends(*(difference * (generator.random(n) < 0.5) for difference in pairs))
+
+    assert 0.93 <= coverage_of.of(0.0, 600, drawn) <= 0.995
+
+
 def test_p_values_hold_their_level_and_intervals_cover() -> None:
-    generator = np.random.default_rng(6)
-    rejected, covered = 0, 0
-    for trial in range(600):
+    rejected = []
+
+    def drawn(generator: np.random.Generator) -> object:
         common = generator.random(50) * 0.6
-        a, b = (scores(common + 0.4 * generator.random(50)) for _ in range(2))
-        result = paired_difference(a, b, seed=trial, resamples=500)
-        rejected += result.p <= 0.05
-        covered += result.low <= 0 <= result.high
-    assert rejected / 600 <= 0.07
-    assert 0.93 <= covered / 600 <= 0.97
+        found = coverage_of.paired(*(common + 0.4 * generator.random(50) for _ in range(2)), resamples=500)
+        rejected.append(found.p <= 0.05)
+        return found
+
+    assert 0.93 <= coverage_of.of(0.0, 600, drawn) <= 0.97
+    assert np.mean(rejected) <= 0.07
 
 
 def test_holm_by_hand() -> None:

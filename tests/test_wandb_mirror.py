@@ -11,6 +11,8 @@ import json
 import logging
 import os
 import struct
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,11 +20,11 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from records_data import write_cell
 
-from inertia.records import export, open_cell, read_cell
+from inertia.records import Cell, export, read_cells
 from inertia.records.__main__ import main
-from inertia.records.mirrored import free_attempt, mirrored
-from inertia.records.wandb_mirror import budget_point, clean_tags, mirror, run_config, run_summary
+from inertia.records.wandb_mirror import budget_point, clean_tags, free_run, mirror, mirrored, run_config, run_summary
 
 IDENTITY = {
     "backbone": {"name": "tiny"},
@@ -92,31 +94,12 @@ def read_back(directory: Path, name: str) -> dict[str, Any]:
     return found
 
 
-def cell(root: Path, n: int = 3, *, done: int | None = None, seed: int = 0, **changes: Any) -> Path:
-    planned = [f"e{index}" for index in range(n)]
-    with open_cell(
-        root / "runs",
-        {**IDENTITY, "seed": seed},
-        label="tiny_ruler",
-        planned=planned,
-        config={7: "x"},
-        provenance={"code": "abc"},
-    ) as writer:
-        for index, name in enumerate(planned[:done]):
-            if name not in writer.missing:
-                continue
-            row = {
-                "example_id": name,
-                "task": "vt",
-                "index": index,
-                "prediction": "p",
-                "score": 1.0,
-                **changes,
-            }
-            writer.append({**row, "metrics": {"lenient": 0.5}})
-        if done is None:
-            writer.seal()
-    return writer.directory
+def cell(root: Path, n: int = 3, *, done: int | None = None, seed: int = 0, **columns: Any) -> Cell:
+    about = {**IDENTITY, "seed": seed}
+    settings = {"label": "tiny_ruler", "config": {"x": "y"}, "provenance": {"code": "abc"}, "metrics": {"lenient": 0.5}}
+    name = write_cell(root / "runs", about, n, done=done, **settings, **{"prediction": "p", **columns})
+    (read,) = read_cells(root / "runs", [name])
+    return read
 
 
 @pytest.fixture(autouse=True)
@@ -128,12 +111,9 @@ def no_key(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def test_a_cell_is_written_offline_and_read_back(tmp_path: Path) -> None:
-    folder = cell(tmp_path)
+    read = cell(tmp_path)
     odd = "a/b: c" + "x" * 100
-    name = mirror(
-        folder, directory=tmp_path / "wandb", group="sweep 1", tags=["tiny", odd, "tiny"], project="in/ertia#"
-    )
-    read = read_cell(folder)
+    name = mirror(read, directory=tmp_path / "wandb", group="sweep 1", tags=["tiny", odd, "tiny"], project="in/ertia#")
     assert name == read.id
     found = read_back(tmp_path / "wandb", read.id)
     run = found["run"]
@@ -142,7 +122,7 @@ def test_a_cell_is_written_offline_and_read_back(tmp_path: Path) -> None:
     assert list(run.tags) == ["tiny", "a-b- c" + "x" * 58]
     assert run.host == "" or run.host is None
     assert found["config"]["policy"] == IDENTITY["policy"] and found["config"]["cell_id"] == read.id
-    assert found["config"]["run"] == {"7": "x"} and found["config"]["provenance"] == {"code": "abc"}
+    assert found["config"]["run"] == {"x": "y"} and found["config"]["provenance"] == {"code": "abc"}
     summary = found["summary"]
     assert summary["ruler/vt/score"] == 1.0 and summary["ruler/vt/n"] == 3
     assert summary["ruler/vt/score_low"] == pytest.approx(read.summary["score"]["low"])
@@ -151,19 +131,19 @@ def test_a_cell_is_written_offline_and_read_back(tmp_path: Path) -> None:
 
 
 def test_every_file_stays_below_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = cell(tmp_path)
+    read = cell(tmp_path)
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
     before = dict(os.environ)
-    assert mirror(folder, directory=tmp_path / "wandb")
+    assert mirror(read, directory=tmp_path / "wandb")
     assert dict(os.environ) == before
     assert not any((tmp_path / "elsewhere").iterdir())
     assert not [path for path in (tmp_path / "home").rglob("*") if path.is_file()]
 
 
 def test_the_table_is_capped_and_has_no_contexts(tmp_path: Path) -> None:
-    folder = cell(tmp_path, 8, prediction="y" * 2000, references=["z" * 900, "b"])
-    mirror(folder, directory=tmp_path / "wandb", max_examples=5)
+    read = cell(tmp_path, 8, prediction="y" * 2000, references=["z" * 900, "b"])
+    mirror(read, directory=tmp_path / "wandb", max_examples=5)
     (path,) = (tmp_path / "wandb").rglob("files/media/table/*.json")
     table = json.loads(path.read_text())
     assert len(table["data"]) == 5
@@ -174,9 +154,9 @@ def test_the_table_is_capped_and_has_no_contexts(tmp_path: Path) -> None:
 
 def test_two_cells_are_two_runs_and_a_repeat_can_be_another(tmp_path: Path) -> None:
     first, second = cell(tmp_path), cell(tmp_path, seed=1)
-    names = [mirror(folder, directory=tmp_path / "wandb") for folder in (first, second)]
-    names.append(mirror(first, directory=tmp_path / "wandb", attempt=2))
-    assert names == [read_cell(first).id, read_cell(second).id, read_cell(first).id + "-a2"]
+    names = [mirror(read, directory=tmp_path / "wandb") for read in (first, second)]
+    names.append(mirror(first, directory=tmp_path / "wandb", again=True))
+    assert names == [first.id, second.id, first.id + "-a2"]
     assert [read_back(tmp_path / "wandb", name)["run"].run_id for name in names] == names
     assert [read_back(tmp_path / "wandb", name)["config"]["seed"] for name in names] == [0, 1, 0]
 
@@ -184,29 +164,30 @@ def test_two_cells_are_two_runs_and_a_repeat_can_be_another(tmp_path: Path) -> N
 def test_a_run_of_the_job_itself_goes_on(tmp_path: Path) -> None:
     import wandb
 
-    folder = cell(tmp_path)
+    read = cell(tmp_path)
     with wandb.init(mode="offline", dir=str(tmp_path), project="job") as own:
-        assert mirror(folder, directory=tmp_path / "wandb")
+        assert mirror(read, directory=tmp_path / "wandb")
         assert wandb.run is own
         own.log({"still": 1})
 
 
 def test_online_without_a_key_is_offline(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    folder = cell(tmp_path)
-    assert mirror(folder, mode="online", directory=tmp_path / "wandb") == read_cell(folder).id
+    read = cell(tmp_path)
+    assert mirror(read, mode="online", directory=tmp_path / "wandb") == read.id
     assert "no key: writing offline" in caplog.text
     assert list((tmp_path / "wandb").rglob("*.wandb"))
 
 
 def test_an_incomplete_cell_shows_its_counts_and_no_score(tmp_path: Path) -> None:
-    summary = run_summary(read_cell(cell(tmp_path, 20, done=17)))
+    summary = run_summary(cell(tmp_path, 20, done=17))
     assert summary["ruler/vt/n"] == 17 and summary["ruler/vt/planned"] == 20
     assert "ruler/vt/score" not in summary and "ruler/vt/lenient" not in summary
 
 
 def test_disabled_does_not_even_import(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = cell(tmp_path)
     monkeypatch.setattr(builtins, "__import__", _refuse_wandb(builtins.__import__))
-    assert mirror(tmp_path / "nowhere", mode="disabled", directory=tmp_path / "wandb") is None
+    assert mirror(read, mode="disabled", directory=tmp_path / "wandb") is None
     assert not (tmp_path / "wandb").exists()
 
 
@@ -224,17 +205,16 @@ def test_nothing_that_goes_wrong_reaches_the_job(
 ) -> None:
     import wandb
 
-    folder = cell(tmp_path)
+    read = cell(tmp_path)
     (tmp_path / "file").write_text("not a folder")
 
-    def check(message: str, target: Path = tmp_path / "wandb", source: Path = folder) -> None:
+    def check(message: str, target: Path = tmp_path / "wandb") -> None:
         caplog.clear()
         with caplog.at_level(logging.WARNING):
-            assert mirror(source, directory=target) is None
+            assert mirror(read, directory=target) is None
         assert "failed" in caplog.text and message in caplog.text and "mirror it again" in caplog.text
 
-    check("NotADirectoryError", target=tmp_path / "file" / "wandb")
-    check("manifest.json is missing", source=tmp_path)
+    check("file", target=tmp_path / "file" / "wandb")
     with monkeypatch.context() as patch:
         patch.setattr(builtins, "__import__", _refuse_wandb(builtins.__import__))
         check("no wandb here")
@@ -245,7 +225,7 @@ def test_nothing_that_goes_wrong_reaches_the_job(
         patch.setattr(wandb, "Table", lambda **_: 1 / 0)
         check("division by zero")
     assert wandb.run is None, "a run that failed half-way is finished, not left open"
-    assert mirror(folder, directory=tmp_path / "after") == read_cell(folder).id
+    assert mirror(read, directory=tmp_path / "after") == read.id
 
 
 def test_an_interrupt_is_not_swallowed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -254,10 +234,10 @@ def test_an_interrupt_is_not_swallowed(tmp_path: Path, monkeypatch: pytest.Monke
     def interrupt(**_: Any) -> None:
         raise KeyboardInterrupt
 
-    folder = cell(tmp_path)
+    read = cell(tmp_path)
     monkeypatch.setattr(wandb, "init", interrupt)
     with pytest.raises(KeyboardInterrupt):
-        mirror(folder, directory=tmp_path / "wandb")
+        mirror(read, directory=tmp_path / "wandb")
 
 
 @pytest.mark.parametrize(
@@ -273,7 +253,7 @@ def test_tags_are_cleaned(tags: list[str], expected: list[str]) -> None:
 
 
 def test_config_keys_are_text_all_the_way_down(tmp_path: Path) -> None:
-    config = run_config(read_cell(cell(tmp_path)))
+    config = run_config(cell(tmp_path))
     assert json.loads(json.dumps(config)) == config
 
 
@@ -297,20 +277,20 @@ def test_the_budget_is_the_x_axis_of_every_metric(tmp_path: Path) -> None:
     ],
 )
 def test_where_a_cell_stands_on_the_x_axis(tmp_path: Path, columns: dict[str, int], expected: dict[str, float]) -> None:
-    assert budget_point(read_cell(cell(tmp_path, **columns))) == expected
+    assert budget_point(cell(tmp_path, **columns)) == expected
 
 
 def test_the_records_are_an_artifact(tmp_path: Path) -> None:
-    folder = cell(tmp_path)
-    name = mirror(folder, directory=tmp_path / "wandb")
+    read = cell(tmp_path)
+    name = mirror(read, directory=tmp_path / "wandb")
     (artifact,) = [each for each in read_back(tmp_path / "wandb", name)["artifacts"] if each.type == "results"]
     assert artifact.name == f"results-{name}" and set(artifact.aliases) == {"latest", "sealed", name}
     assert json.loads(artifact.metadata)["progress"] == "complete 3/3"
     files = {entry.path: Path(entry.local_path) for entry in artifact.manifest.contents}
     assert set(files) == {"samples.parquet", "summary.json", "manifest.json"}
     assert all(path.is_relative_to(tmp_path / "wandb") for path in files.values())
-    assert pq.read_table(files["samples.parquet"]).to_pylist() == pq.read_table(folder / "samples.parquet").to_pylist()
-    assert json.loads(files["summary.json"].read_text()) == read_cell(folder).summary
+    assert pq.read_table(files["samples.parquet"]).to_pylist() == [dict(row) for row in read.rows]
+    assert json.loads(files["summary.json"].read_text()) == read.summary
 
 
 def test_equal_records_have_one_run_and_more_examples_another(tmp_path: Path) -> None:
@@ -318,22 +298,22 @@ def test_equal_records_have_one_run_and_more_examples_another(tmp_path: Path) ->
     name = mirror(cell(tmp_path), directory=directory)
     assert mirror(cell(tmp_path), directory=directory) == name
     assert len(list(directory.rglob("*.wandb"))) == 1, "the second call wrote nothing"
-    folder = cell(tmp_path, 5)
-    assert mirror(folder, directory=directory) == f"{name}-a2" == mirror(folder, directory=directory)
+    read = cell(tmp_path, 5)
+    assert mirror(read, directory=directory) == f"{name}-a2" == mirror(read, directory=directory)
     assert read_back(directory, f"{name}-a2")["summary"]["ruler/vt/n"] == 5
     assert read_back(directory, name)["summary"]["ruler/vt/n"] == 3, "the first run is as it was"
     assert [(entry.run, entry.attempt) for entry in mirrored(directory, name)] == [(name, 1), (f"{name}-a2", 2)]
-    assert mirror(folder, directory=directory, project="another") == f"{name}-a2", "equal records keep their id"
+    assert mirror(read, directory=directory, project="another") == f"{name}-a2", "equal records keep their id"
     assert len(list(directory.rglob("*.wandb"))) == 3
-    assert mirror(folder, directory=tmp_path / "elsewhere") == name
+    assert mirror(read, directory=tmp_path / "elsewhere") == name
 
 
 def test_a_run_that_was_cut_off_does_not_count(tmp_path: Path) -> None:
-    folder = cell(tmp_path)
-    name = read_cell(folder).id
+    read = cell(tmp_path)
+    name = read.id
     (tmp_path / "wandb" / "wandb" / f"offline-run-20260101_000000-{name}").mkdir(parents=True)
-    assert free_attempt(tmp_path / "wandb", name) == 2
-    assert mirror(folder, directory=tmp_path / "wandb") == f"{name}-a2"
+    assert free_run(tmp_path / "wandb", name) == f"{name}-a2"
+    assert mirror(read, directory=tmp_path / "wandb") == f"{name}-a2"
 
 
 def test_group_and_tags_come_from_the_records(tmp_path: Path) -> None:
@@ -343,9 +323,8 @@ def test_group_and_tags_come_from_the_records(tmp_path: Path) -> None:
 
 
 def test_sync_writes_what_is_missing_and_no_more(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folders = [cell(tmp_path, seed=seed) for seed in (0, 1)]
+    names = [cell(tmp_path, seed=seed).id for seed in (0, 1)]
     cell(tmp_path, done=1, seed=2)
-    names = [read_cell(folder).id for folder in folders]
     directory = tmp_path / "wandb"
     command = ["sync-wandb", "--root", str(tmp_path / "runs"), "--directory", str(directory)]
 
@@ -377,3 +356,71 @@ def test_sync_says_what_failed(
         assert main(command) == 1
     assert "0 runs written" in (shown := capsys.readouterr().out) and "1 failed" in shown
     assert main(command) == 0 and "1 runs written" in capsys.readouterr().out
+
+
+AMBIENT = {
+    "WANDB_RUN_ID": "theirs",
+    "WANDB_SWEEP_ID": "theirs",
+    "WANDB_LAUNCH": "true",
+    "WANDB_RESUME": "must",
+    "WANDB_PROJECT": "theirs",
+    "WANDB_RUN_GROUP": "theirs",
+    "WANDB_JOB_TYPE": "theirs",
+    "WANDB_NAME": "theirs",
+    "WANDB_TAGS": "theirs",
+    "WANDB_NOTES": "theirs",
+    "WANDB_MODE": "disabled",
+    "WANDB_DIR": "theirs",
+}
+AMBIENT_CHILD = """
+import sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[2])
+import wandb
+from test_wandb_mirror import cell, mirror
+root = Path(sys.argv[1])
+print(*[mirror(cell(root, seed=seed), directory=root / "wandb") for seed in (0, 1)])
+settings = wandb.setup().settings
+print(settings.sweep_id, settings.run_id, settings.mode)
+"""
+
+
+def test_what_is_passed_wins_over_the_environment(tmp_path: Path) -> None:
+    environment = {**os.environ, **AMBIENT, "PYTHONPATH": str(Path(__file__).parents[1])}
+    words = [sys.executable, "-c", AMBIENT_CHILD, str(tmp_path), str(Path(__file__).parent)]
+    done = subprocess.run(words, env=environment, cwd=tmp_path, capture_output=True, text=True, check=True)
+    ids = [cell(tmp_path, seed=seed).id for seed in (0, 1)]
+    said, kept = done.stdout.splitlines()[-2:]
+    assert said.split() == ids, "every cell has a run of its own"
+    assert kept == "theirs theirs disabled", "the job's own settings are as they were"
+    for name in ids:
+        found = read_back(tmp_path / "wandb", name)
+        run = found["run"]
+        assert (run.run_id, run.project, run.run_group, run.job_type) == (name, "inertia", "runs", "eval")
+        assert run.sweep_id == run.notes == "" and "theirs" not in run.tags and run.display_name == "tiny_ruler"
+        assert found["exits"] == [0]
+    assert {(each.cell, each.run, each.mode, each.project) for each in mirrored(tmp_path / "wandb")} == {
+        (name, name, "offline", "inertia") for name in ids
+    }
+    assert not (tmp_path / "theirs").exists()
+
+
+def test_another_run_than_the_one_asked_for_is_a_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    import wandb
+
+    real = wandb.init
+    monkeypatch.setattr(wandb, "init", lambda **asked: real(**{**asked, "id": "another"}))
+    with caplog.at_level(logging.WARNING):
+        assert mirror(cell(tmp_path), directory=tmp_path / "wandb") is None
+    assert "'run': 'another'" in caplog.text and mirrored(tmp_path / "wandb") == []
+    assert read_back(tmp_path / "wandb", "another")["exits"] == [1]
+
+
+def test_a_damaged_note_is_no_reason_to_stop(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    read, directory = cell(tmp_path), tmp_path / "wandb"
+    name = mirror(read, directory=directory)
+    (directory / "mirrored.db").write_bytes(b"no notes" * 1000)
+    assert mirrored(directory) == [] and "may be mirrored again" in caplog.text
+    assert mirror(read, directory=directory) == f"{name}-a2", "no id is given out twice"

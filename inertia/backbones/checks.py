@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 
 from inertia.backbones.config import BackboneConfig
 from inertia.eviction import layers
-from inertia.eviction.support import OWN_ATTENTION, attends_by_name
+from inertia.eviction.support import OWN_ATTENTION, attends_by_name, context_window
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedTokenizerBase
+
 
 def check_supported(config: PretrainedConfig) -> None:
     """Refuse a model whose evicted cache cannot be right.
@@ -20,9 +21,7 @@ def check_supported(config: PretrainedConfig) -> None:
     """
     text = config.get_text_config(decoder=True)
     for reason in _objections(config, text):
-        raise ValueError(
-            f"model type {config.model_type!r} cannot be used: {reason}; choose another backbone"
-        )
+        raise ValueError(f"model type {config.model_type!r} cannot be used: {reason}; choose another backbone")
 
 
 def check_shape(config: BackboneConfig, loaded: PretrainedConfig) -> None:
@@ -43,7 +42,7 @@ def check_shape(config: BackboneConfig, loaded: PretrainedConfig) -> None:
             f"backbone {config.name!r} is not the model it declares ({'; '.join(wrong)}); "
             "correct repo, revision or path, or the declared values if the model is meant"
         )
-    window = getattr(text, "max_position_embeddings", None)
+    window = context_window(loaded)
     if window is not None and config.context_window > window:
         raise ValueError(
             f"backbone.context_window is {config.context_window}, but {config.name!r} has {window} "
@@ -125,12 +124,14 @@ def _some(names: list[str], most: int = 5) -> str:
 def _objections(config: PretrainedConfig, text: PretrainedConfig) -> list[str]:
     from transformers import AutoModelForCausalLM
 
+    from inertia.backbones.attention_adapters import adapts
+
     if config.is_encoder_decoder:
         return ["it is an encoder-decoder; a prompt is not in the decoder's cache"]
     found = layers.objections(config)
     if getattr(text, "use_bidirectional_attention", None):
         found.append("its attention is bidirectional")
     model_class = AutoModelForCausalLM._model_mapping.get(type(config), None)
-    if model_class is not None and not attends_by_name(model_class):
+    if model_class is not None and not attends_by_name(model_class) and not adapts(model_class):
         found.append(OWN_ATTENTION)
     return found

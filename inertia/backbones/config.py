@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import MISSING, Field, dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from types import UnionType
 from typing import Any, get_args, get_type_hints
+
+from inertia.eviction import checks
 
 SOURCES = ("embedded", "hub", "tiny")
 DTYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
@@ -85,9 +87,9 @@ class BackboneConfig:
 
     def __post_init__(self) -> None:
         _check_types(self)
-        _check_choice(self, "source", SOURCES)
-        _check_choice(self, "dtype", tuple(DTYPES))
-        _check_choice(self, "prefill_attention", PREFILL_ATTENTIONS)
+        checks.choice("backbone.source", self.source, SOURCES)
+        checks.choice("backbone.dtype", self.dtype, tuple(DTYPES))
+        checks.choice("backbone.prefill_attention", self.prefill_attention, PREFILL_ATTENTIONS)
         _check_positive(self)
         _check_source_fields(self)
 
@@ -98,11 +100,8 @@ def from_mapping(values: Mapping[str, Any]) -> BackboneConfig:
     Raises:
         ValueError: a field is unknown, missing, of the wrong type, out of range or foreign to the source.
     """
-    known: dict[str, Field[Any]] = {f.name: f for f in fields(BackboneConfig)}
-    unknown = sorted(str(key) for key in values if key not in known)
-    if unknown:
-        raise ValueError(f"backbone has no field {_listed(unknown)}; allowed: {', '.join(known)}")
-    missing = [name for name, f in known.items() if f.default is MISSING and name not in values]
+    checks.known_settings("backbone", values, [f.name for f in fields(BackboneConfig)])
+    missing = [f.name for f in fields(BackboneConfig) if f.default is MISSING and f.name not in values]
     if missing:
         raise ValueError(f"backbone {values.get('name')!r} lacks {_listed(missing)}; add it to its YAML file")
     return BackboneConfig(**values)
@@ -130,12 +129,6 @@ def _check_types(config: BackboneConfig) -> None:
         if type(value) not in allowed:
             names = " or ".join("null" if kind is type(None) else kind.__name__ for kind in allowed)
             raise ValueError(f"backbone.{name} must be {names}, got {type(value).__name__} {value!r}")
-
-
-def _check_choice(config: BackboneConfig, name: str, allowed: tuple[str, ...]) -> None:
-    value = getattr(config, name)
-    if value not in allowed:
-        raise ValueError(f"backbone.{name} is {value!r}; allowed: {', '.join(allowed)}")
 
 
 def _check_positive(config: BackboneConfig) -> None:

@@ -119,6 +119,10 @@ FAMILIES = _named(
     Family("gpt_oss", {**HEAD, **LOCAL, **WINDOWS}),
     Family("deepseek_v2", {**LATENT, **ROUTED}),
     Family("deepseek_v3", {**LATENT, **ROUTED}),
+    # ALiBi, by true positions; Falcon with rotary positions has an attention of its own too.
+    Family("bloom", {**UNGROUPED, "n_head": 4, "n_layer": 4}),
+    Family("mpt", {**UNGROUPED, "d_model": 32, "n_heads": 4, "n_layers": 4, "max_seq_len": 128}),
+    Family("falcon", {"num_key_value_heads": 1, "alibi": False}),
     # Full attention beside layers that keep a state.
     Family("qwen3_next", {**DELTA, **EXPERTS, "shared_expert_intermediate_size": 16}),
     Family("qwen3_5_text", DELTA),
@@ -146,6 +150,7 @@ FAMILIES = _named(
     llama__dynamic=Family("llama", {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 2.0}}),
     phi3__longrope__below=Family("phi3", LONGROPE, prompt=8, new_tokens=9),
     phi3__longrope__beyond=Family("phi3", LONGROPE, prompt=17),
+    falcon__alibi=Family("falcon", {**UNGROUPED, "alibi": True, "multi_query": False}),
     # Refused.
     phi3__longrope__across=Family("phi3", LONGROPE, prompt=12),
     mistral__windowed=Family("mistral", {"sliding_window": 6}),
@@ -159,9 +164,7 @@ FAMILIES = _named(
             Family("nemotron"),
             Family("stablelm"),
             Family("doge"),
-            Family("bloom"),
-            Family("mpt", {"d_model": 32, "n_heads": 4, "n_layers": 4, "max_seq_len": 128}),
-            Family("falcon", {"alibi": False}),
+            Family("xglm", {"d_model": 32, "attention_heads": 4, "num_layers": 4, "ffn_dim": 48}),
             Family("t5"),
         )
     },
@@ -231,13 +234,14 @@ def build(config: PretrainedConfig) -> PreTrainedModel:
     import torch
     from transformers import AutoModelForCausalLM
 
+    from inertia.backbones.attention_adapters import adapt
     from inertia.backbones.tiny import fill
 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     fill(model, seed=0)
-    return model.eval().requires_grad_(False)
+    return adapt(model).eval().requires_grad_(False)
 
 
 def prompt_of(family: Family) -> Tensor:

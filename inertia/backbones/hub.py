@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from inertia.backbones.digest import remembered_sha256
+from inertia.network import online
 
 # Everything transformers may read from a model folder when remote code is off.
 READ_SUFFIXES = (".safetensors", ".json", ".jinja", ".model", ".txt")
@@ -25,17 +26,16 @@ def resolve_revision(repo: str, revision: str) -> str:
     from huggingface_hub import hf_hub_download
 
     try:
-        found = hf_hub_download(repo, "config.json", revision=revision)
+        found = hf_hub_download(repo, "config.json", revision=revision, local_files_only=not online())
     except Exception as error:
+        reason = " ".join(str(error).split()) if online() else "the Hub does not answer and its cache here has no copy"
         raise ConnectionError(
-            f"cannot resolve revision {revision!r} of {repo}: {error}. Run once online (gated models need "
+            f"cannot resolve revision {revision!r} of {repo}: {reason}. Run once online (gated models need "
             "`hf auth login` and an accepted licence), or set backbone.path to a local folder of the model"
         ) from error
     commit = Path(found).parent.name  # .../snapshots/<commit>/config.json
     if not re.fullmatch(r"[0-9a-f]{40}", commit):
-        raise ConnectionError(
-            f"the Hub cache has {found}, from which no commit can be read; give a 40-hex revision"
-        )
+        raise ConnectionError(f"the Hub cache has {found}, from which no commit can be read; give a 40-hex revision")
     return commit
 
 

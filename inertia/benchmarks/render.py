@@ -85,9 +85,7 @@ class Renderer:
 
     def __post_init__(self) -> None:
         if not self.tokenizer.is_fast:
-            raise ValueError(
-                f"{type(self.tokenizer).__name__} gives no character offsets; load the fast tokenizer"
-            )
+            raise ValueError(f"{type(self.tokenizer).__name__} gives no character offsets; load the fast tokenizer")
         if self.chat_template and not self.tokenizer.chat_template:
             raise ValueError(
                 "chat_template is true but the tokenizer has no chat template; set chat_template to false "

@@ -11,13 +11,14 @@ import psutil
 import torch
 from torch import Tensor
 
+from inertia.decoding.choice import choose
 from inertia.decoding.row import GrowingRow, mean_count
-from inertia.decoding.sampling import choose
 from inertia.eviction.attention import attention_of, decoding_attention
 from inertia.eviction.cache import SessionCache
 from inertia.eviction.execution import CAPACITY_SPREAD, GIB, Execution
 from inertia.eviction.layers import Layers
 from inertia.eviction.session import DecodeBatch, FirstStep, unit_key
+from inertia.eviction.support import rotary_side
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -37,8 +38,11 @@ def decode(model: PreTrainedModel, layers: Layers, rows: Sequence[GrowingRow], m
     if not rows:
         return
     attention, steps = attention_of(rows[0].request.execution.scoring), rows[0].request.steps
+    sides: dict[tuple[bool, ...], list[GrowingRow]] = {}
+    for row in rows:
+        sides.setdefault(rotary_side(model.config, row.cut.row.prompt_tokens), []).append(row)
     with decoding_attention(model):
-        for members in by_capacity(rows, steps, most_bytes):
+        for members in (batch for side in sides.values() for batch in by_capacity(side, steps, most_bytes)):
             cuts = [row.cut for row in members]
             for row in members:
                 row.cut = None

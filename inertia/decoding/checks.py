@@ -9,10 +9,10 @@ import torch
 
 from inertia.decoding.request import PromptFormat, Request, TokensPrompt
 from inertia.eviction.execution import KERNEL, RECOMPUTE, Execution
+from inertia.eviction.keep_sets import Row
 from inertia.eviction.layers import layers_of
 from inertia.eviction.policy import SHARED, Policy
-from inertia.eviction.support import check_ids, check_length, check_model, check_observed, check_pieces
-from inertia.eviction.units import Row
+from inertia.eviction.support import check_ids, check_length, check_model, check_observed, check_pieces, context_window
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -66,7 +66,7 @@ def check_prompt(model: PreTrainedModel, prompt: TokensPrompt, new_tokens: int, 
     check_ids(model, ids)
     if forced:
         check_ids(model, torch.tensor(list(forced)))
-    window = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    window = context_window(model.config)
     length = ids.shape[1]
     if window is not None and length + new_tokens > window:
         raise ValueError(

@@ -13,19 +13,20 @@ from torch import Tensor
 
 from inertia.decoding.batches import batch_bytes, decode, forward
 from inertia.decoding.checks import check
+from inertia.decoding.choice import choose
 from inertia.decoding.prefill import Prefilled, compress, prefill, read_on
 from inertia.decoding.request import Observation, PromptFormat, Request, Stopping, TokensPrompt
 from inertia.decoding.result import Generation
 from inertia.decoding.row import GrowingRow, mean_count
-from inertia.decoding.sampling import Sampling, choose
+from inertia.decoding.sampling import Sampling
 from inertia.eviction.attention import attention_of, decoding_attention
 from inertia.eviction.cut import first_cut
 from inertia.eviction.execution import Execution
+from inertia.eviction.keep_sets import Row
 from inertia.eviction.layers import Layers, layers_of
 from inertia.eviction.policy import Policy
 from inertia.eviction.prompt import Prompt
 from inertia.eviction.session import FirstStep
-from inertia.eviction.units import Row
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -16,8 +16,8 @@ from inertia.eviction.cache import PromptCache, SessionCache
 from inertia.eviction.layers import Layers
 from inertia.eviction.policy import Policy
 from inertia.eviction.prefill_rule import Prefill
+from inertia.eviction.prefill_session import ContinuationSession, Observed, PrefillSession
 from inertia.eviction.prompt import Prompt, compressed
-from inertia.eviction.reading import Observed, PromptReading, Reading
 from inertia.prefill.compressor import prompt_layer
 from inertia.prefill.replay import replay_layer
 from inertia.prefill.rotary import rotary_of
@@ -90,7 +90,7 @@ def prefill(
             for key, (observer, part) in scoring.items():
                 scores[key].append(observer.score(prompt_layer(seen, part, rotary, len(layers.eligible))))
 
-        session = PromptReading(layers, cache, observe)
+        session = PrefillSession(layers, cache, observe)
         with decoding_attention(model):
             output = model(cache=SessionCache(session), session=session, **arguments)
     else:
@@ -151,7 +151,7 @@ def replayed(
         def observe(seen: Observed, replay: Any = replay, found: list[Tensor] = found) -> None:
             found.append(compressor.score_replay(replay_layer(seen, replay, len(layers.eligible))))
 
-        reading = Reading(layers, context, len(replay.ids), store=False, observer=observe)
+        reading = ContinuationSession(layers, context, len(replay.ids), store=False, observer=observe)
         run_reading(model, reading, torch.tensor([replay.ids], device=part.device))
         scores = [torch.maximum(*pair) for pair in zip(scores, found, strict=True)] if scores else found
     return scores
@@ -170,13 +170,13 @@ def compress(layers: Layers, prefilled: Prefilled, rule: Prefill, steps: int) ->
 
 def read_on(model: PreTrainedModel, layers: Layers, prompt: Prompt, ids: Tensor) -> Tensor:
     """Read ids [1, N] after a cached prompt, store them there, and return the last logits, [vocabulary]."""
-    reading = Reading(layers, prompt, ids.shape[1], store=True)
+    reading = ContinuationSession(layers, prompt, ids.shape[1], store=True)
     logits = run_reading(model, reading, ids)
     reading.finish()
     return logits
 
 
-def run_reading(model: PreTrainedModel, reading: Reading, ids: Tensor) -> Tensor:
+def run_reading(model: PreTrainedModel, reading: ContinuationSession, ids: Tensor) -> Tensor:
     """Feed ids [1, N] through a reading session and return the last logits, [vocabulary]."""
     positions = torch.arange(reading.seen, reading.seen + ids.shape[1], device=ids.device)[None]
     with decoding_attention(model):

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from inertia.eviction.execution import FUSED, KERNEL, RECOMPUTE, SCORINGS
+from inertia.eviction.support import attends_by_name
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -23,19 +24,36 @@ NEUTRAL = frozenset(
     }
 )  # fmt: skip
 
-# One token's attention: (query, keys, values, scaling, mask, softcap, sinks, scored) -> (output, weights or None).
+
+class Logits(NamedTuple):
+    """What a layer makes of q.k before and in the softmax.
+
+    Attributes:
+        scaling: factor.
+        softcap: tanh cap, where the model has one.
+        sinks: learned logits [Hq] that take part in the softmax and stand for no token, where the model has them.
+        bias: added, where the model has one (ALiBi): of every position, [R or 1, Hq, L], as layers give it; of the
+            slots, [R, Hkv, G, T], where it is attended with (`slot_bias`).
+    """
+
+    scaling: float
+    softcap: float | None = None
+    sinks: Tensor | None = None
+    bias: Tensor | None = None
+
+    def beyond(self) -> str | None:
+        """Return what there is beside scaling and cap, in words, or None."""
+        if self.bias is not None:
+            return "a bias on its logits (ALiBi)"
+        return None if self.sinks is None else "learned sinks"
+
+
+# One token's attention: (query, keys, values, logits, mask, scored) -> (output, weights or None).
 Attention = Callable[..., tuple[Tensor, Tensor | None]]
 
 
 def slot_attention(
-    query: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    scaling: float,
-    mask: Tensor | None = None,
-    softcap: float | None = None,
-    sinks: Tensor | None = None,
-    scored: bool = True,
+    query: Tensor, keys: Tensor, values: Tensor, logits: Logits, mask: Tensor | None = None, scored: bool = True
 ) -> tuple[Tensor, Tensor]:
     """Attend from one token per row to the slots of each KV head, without repeating keys for grouped heads.
 
@@ -45,68 +63,50 @@ def slot_attention(
         query: [R, Hq, 1, D].
         keys: [R, Hkv, T, D].
         values: [R, Hkv, T, Dv].
-        scaling: factor on q.k.
+        logits: of the layer, its bias that of the slots.
         mask: bool [R, Hkv or 1, T], True where a slot is filled; None when all are.
-        softcap: tanh cap of the logits, where the model has one.
-        sinks: learned logits [Hq] that take part in the softmax and stand for no token, where the model has them.
         scored: whether anyone wants the weights; here they come for free.
 
     Returns:
         Output [R, 1, Hq, Dv] in the values' dtype, and weights [R, Hkv, G, T] in fp32.
     """
-    weights = slot_weights(query, keys, scaling, mask, softcap, sinks)
+    weights = slot_weights(query, keys, logits, mask)
     output = torch.matmul(weights.to(values.dtype), values)
     return output.reshape(query.shape[0], 1, query.shape[1], -1), weights
 
 
-def slot_weights(
-    query: Tensor,
-    keys: Tensor,
-    scaling: float,
-    mask: Tensor | None = None,
-    softcap: float | None = None,
-    sinks: Tensor | None = None,
-) -> Tensor:
+def slot_weights(query: Tensor, keys: Tensor, logits: Logits, mask: Tensor | None = None) -> Tensor:
     """Return the softmax weights of `slot_attention`, [R, Hkv, G, T] in fp32."""
     grouped = query.view(query.shape[0], keys.shape[1], -1, query.shape[-1])
-    if sinks is not None:
-        sinks = sinks.view(keys.shape[1], -1)
-    return softmax_weights(grouped, keys, scaling, None if mask is None else mask.unsqueeze(2), softcap, sinks)
+    if logits.sinks is not None:
+        logits = logits._replace(sinks=logits.sinks.view(keys.shape[1], -1))
+    return softmax_weights(grouped, keys, logits, None if mask is None else mask.unsqueeze(2))
 
 
-def softmax_weights(
-    query: Tensor, keys: Tensor, scaling: float, mask: Tensor | None, softcap: float | None, sinks: Tensor | None
-) -> Tensor:
+def softmax_weights(query: Tensor, keys: Tensor, logits: Logits, mask: Tensor | None) -> Tensor:
     """Return the attention weights of queries that read the same head's keys, [R, Hkv, M, T] in fp32.
 
     Args:
         query: [R, Hkv, M, D].
         keys: [R, Hkv, T, D].
-        scaling: factor on q.k.
+        logits: of the layer; sinks [Hkv, M] and bias [R, Hkv, M, T] by query.
         mask: bool, broadcastable to the weights, True where a query may look; None for everywhere.
-        softcap: tanh cap of the logits, or None.
-        sinks: a logit per query that takes part in the softmax and has no key, [Hkv, M], or None.
     """
-    logits = torch.matmul(query, keys.transpose(-1, -2)).float().mul_(scaling)
-    if softcap is not None:
-        logits = torch.tanh(logits / softcap) * softcap
+    found = torch.matmul(query, keys.transpose(-1, -2)).float().mul_(logits.scaling)
+    if logits.bias is not None:
+        found += logits.bias
+    if logits.softcap is not None:
+        found = torch.tanh(found / logits.softcap) * logits.softcap
     if mask is not None:
-        logits.masked_fill_(~mask, float("-inf"))
-    if sinks is None:
-        return torch.softmax(logits, dim=-1)
-    sink = sinks.float()[..., None].expand(logits.shape[0], -1, -1, -1)
-    return torch.softmax(torch.cat([logits, sink], dim=-1), dim=-1)[..., :-1]
+        found.masked_fill_(~mask, float("-inf"))
+    if logits.sinks is None:
+        return torch.softmax(found, dim=-1)
+    sink = logits.sinks.float()[..., None].expand(found.shape[0], -1, -1, -1)
+    return torch.softmax(torch.cat([found, sink], dim=-1), dim=-1)[..., :-1]
 
 
 def recomputing_attention(
-    query: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    scaling: float,
-    mask: Tensor | None = None,
-    softcap: float | None = None,
-    sinks: Tensor | None = None,
-    scored: bool = True,
+    query: Tensor, keys: Tensor, values: Tensor, logits: Logits, mask: Tensor | None = None, scored: bool = True
 ) -> tuple[Tensor, Tensor | None]:
     """Attend with the library's fused kernel, which keeps its weights, and compute them a second time for scores.
 
@@ -114,36 +114,28 @@ def recomputing_attention(
     shapes.
 
     Raises:
-        ValueError: the model has learned sinks.
+        ValueError: the model has learned sinks or a bias on its logits.
     """
-    refuse_sinks(sinks, RECOMPUTE)
+    refuse_beyond(logits, RECOMPUTE)
     wide = None
     if mask is not None:
         group = query.shape[1] // keys.shape[1]
         wide = mask.unsqueeze(2).expand(-1, keys.shape[1], group, -1).flatten(1, 2).unsqueeze(2)
     output = torch.nn.functional.scaled_dot_product_attention(
-        query, keys, values, attn_mask=wide, scale=scaling, enable_gqa=query.shape[1] != keys.shape[1]
+        query, keys, values, attn_mask=wide, scale=logits.scaling, enable_gqa=query.shape[1] != keys.shape[1]
     )
-    weights = slot_weights(query, keys, scaling, mask, softcap) if scored else None
-    return output.transpose(1, 2), weights
+    return output.transpose(1, 2), slot_weights(query, keys, logits, mask) if scored else None
 
 
 def kernel_attention(
-    query: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    scaling: float,
-    mask: Tensor | None = None,
-    softcap: float | None = None,
-    sinks: Tensor | None = None,
-    scored: bool = True,
+    query: Tensor, keys: Tensor, values: Tensor, logits: Logits, mask: Tensor | None = None, scored: bool = True
 ) -> tuple[Tensor, Tensor | None]:
     """Attend with our GPU kernel: output and weights in one pass over keys and values; see `slot_attention`.
 
     Raises:
-        ValueError: the model has learned sinks, or keys and values of two sizes.
+        ValueError: the model has learned sinks, a bias on its logits, or keys and values of two sizes.
     """
-    refuse_sinks(sinks, KERNEL)
+    refuse_beyond(logits, KERNEL)
     if keys.shape != values.shape:
         raise ValueError(
             f"execution.scoring='kernel' needs keys and values of one size, not {keys.shape[-1]} and "
@@ -153,22 +145,38 @@ def kernel_attention(
 
     if mask is not None:
         mask = mask.expand(-1, keys.shape[1], -1)
+    kept = "all" if scored else "none"
     output, weights = slot_decode(
-        query[:, :, 0], keys, values, scaling, mask=mask, softcap=softcap, weights="all" if scored else "none"
+        query[:, :, 0], keys, values, logits.scaling, mask=mask, softcap=logits.softcap, weights=kept
     )
     if weights is not None:
         weights = weights.view(query.shape[0], keys.shape[1], -1, keys.shape[2])
     return output.unsqueeze(1), weights
 
 
-def refuse_sinks(sinks: Tensor | None, scoring: str) -> None:
-    """Refuse learned sinks where the attention cannot take them in.
+def refuse_beyond(logits: Logits, scoring: str) -> None:
+    """Refuse learned sinks and biases where the attention cannot take them in.
 
     Raises:
         ValueError: there are some.
     """
-    if sinks is not None:
-        raise ValueError(f"execution.scoring={scoring!r} has no learned sinks as this model's; set it to fused.")
+    if (has := logits.beyond()) is not None:
+        raise ValueError(
+            f"execution.scoring={scoring!r} cannot attend as this model, which has {has}; set it to fused."
+        )
+
+
+def slot_bias(bias: Tensor, positions: Tensor, heads: int) -> Tensor:
+    """Return the bias of the slots, [R, Hkv, G, T], by their true positions.
+
+    Args:
+        bias: of every position, [R or 1, Hq, L].
+        positions: [R, Hkv or 1, T]; what is given for an empty slot (-1) is masked later.
+        heads: KV heads that attend.
+    """
+    grouped = bias.unflatten(1, (heads, -1)).expand(positions.shape[0], -1, -1, -1)
+    index = positions.clamp(min=0).unsqueeze(2).expand(-1, heads, grouped.shape[2], -1)
+    return grouped.gather(-1, index).float()
 
 
 def attention_of(scoring: str) -> Attention:
@@ -211,7 +219,7 @@ def attention_function(
     if attention_mask is not None or not kwargs.keys() <= NEUTRAL:
         refuse_unknown({"attention_mask": attention_mask, **kwargs})
     scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
-    return session.attend(module.layer_idx, query, key, value, scaling, softcap, s_aux), None
+    return session.attend(module.layer_idx, query, key, value, Logits(scaling, softcap, s_aux)), None
 
 
 def refuse_unknown(keywords: Mapping[str, Any]) -> None:
@@ -241,6 +249,10 @@ def attending(model: PreTrainedModel, name: str, function: Callable[..., Any]) -
     """
     from transformers import AttentionInterface
 
+    if not attends_by_name(type(model)):
+        # Its attentions are wrapped, and ask the cache for the session.
+        yield
+        return
     AttentionInterface.register(name, function)
     before = model.config._attn_implementation
     model.set_attn_implementation(name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
 from typing import Any
 
 
@@ -39,11 +40,19 @@ def choice(name: str, value: Any, allowed: tuple[Any, ...]) -> Any:
     """Return `value` if it is one of `allowed`.
 
     Raises:
-        ValueError: it is not; the message lists the allowed ones.
+        ValueError: it is not; the message lists the allowed ones and says which is nearest.
     """
     if value not in allowed:
-        raise ValueError(f"{name}={value!r} is unknown; give one of {', '.join(map(repr, allowed))}.")
+        hint = nearest(value, allowed) if isinstance(value, str) else ""
+        raise ValueError(f"{name}={value!r} is unknown; give one of {', '.join(map(repr, allowed))}.{hint}")
     return value
+
+
+def nearest(name: str, allowed: Iterable[Any]) -> str:
+    """Return " Did you mean ...?" for the nearest of some names, else for those that begin with it, else nothing."""
+    names = [each for each in allowed if isinstance(each, str)]
+    found = get_close_matches(name, names, n=1) or [each for each in names if name and each.startswith(name)][:3]
+    return f" Did you mean {' or '.join(found)}?" if found else ""
 
 
 def boolean(name: str, value: Any) -> bool:

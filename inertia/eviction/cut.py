@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from inertia.eviction.cache import SlidingWindow, Slots, joined_states, state_bytes
+from inertia.eviction.keep_sets import Row, not_finite, reduce_heads, weights_of
 from inertia.eviction.policy import PER_HEAD, SHARED, Policy
 from inertia.eviction.pooling import pooled_gain
 from inertia.eviction.prompt import Prompt
 from inertia.eviction.protect import protected_mask
-from inertia.eviction.units import Row, not_finite, reduce_heads, weights_of
 
 
 @dataclass(frozen=True)

@@ -9,13 +9,13 @@ from inertia.eviction import checks
 from inertia.eviction.aggregation import Aggregation, CoupledEMA
 from inertia.eviction.budget import Budget, Ratio, Unlimited
 from inertia.eviction.describe import describe
+from inertia.eviction.layer_view import Scorer
 from inertia.eviction.new_token import NewToken
 from inertia.eviction.prefill_rule import Prefill
 from inertia.eviction.protect import Protect
 from inertia.eviction.refresh import Every, Refresh
 from inertia.eviction.scorers.attention import Attention
 from inertia.eviction.selection import Selection, TopK
-from inertia.eviction.view import Scorer
 
 SHARED, PER_LAYER, PER_HEAD = "shared", "per_layer", "per_head"
 SCOPES = (SHARED, PER_LAYER, PER_HEAD)

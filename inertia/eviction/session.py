@@ -11,14 +11,14 @@ from itertools import groupby
 import torch
 from torch import Tensor
 
-from inertia.eviction.attention import Attention, slot_attention
+from inertia.eviction.attention import Attention, Logits, slot_attention, slot_bias
 from inertia.eviction.cache import joined_states, selected_states
 from inertia.eviction.cut import Cut
+from inertia.eviction.keep_sets import KeepSets, cached_heads
+from inertia.eviction.layer_view import LayerView, Scorer
 from inertia.eviction.layers import Layers
 from inertia.eviction.policy import Policy
 from inertia.eviction.prompt import Prompt
-from inertia.eviction.units import Units, cached_heads
-from inertia.eviction.view import LayerView, Scorer
 
 
 class FirstStep:
@@ -68,26 +68,19 @@ class FirstStep:
             filled = min(self.seen + 1, layer.window)
         return layer.keys[:, :, :filled], layer.values[:, :, :filled]
 
-    def attend(
-        self,
-        layer_idx: int,
-        query: Tensor,
-        keys: Tensor,
-        values: Tensor,
-        scaling: float,
-        softcap: float | None,
-        sinks: Tensor | None,
-    ) -> Tensor:
+    def attend(self, layer_idx: int, query: Tensor, keys: Tensor, values: Tensor, logits: Logits) -> Tensor:
         """Attend to what `write` returned, score if eligible, and return the output [1, 1, Hq, Dv]."""
         self.attended.add(layer_idx)
         if layer_idx not in self.eligible:
-            return slot_attention(query, keys, values, scaling, softcap=softcap, sinks=sinks)[0]
+            return slot_attention(query, keys, values, logits)[0]
         index = self.eligible[layer_idx]
         positions, mask = torch.arange(self.filled, device=query.device).view(1, 1, -1), None
         if self.prompt.positions is not None:
             positions = self.prompt.positions[index, :, : self.filled][None].to(query.device)
             mask = positions[..., : keys.shape[2]] >= 0
-        output, weights = self.attention(query, keys, values, scaling, mask, softcap, sinks, scored=bool(self.scores))
+        if logits.bias is not None:
+            logits = logits._replace(bias=slot_bias(logits.bias, positions, keys.shape[1]))
+        output, weights = self.attention(query, keys, values, logits, mask, scored=bool(self.scores))
         if not self.scores:
             return output
         view = LayerView(
@@ -126,7 +119,7 @@ class FirstStep:
 
 
 def unit_key(item: Cut) -> str:
-    """Return what rows must share to have their utilities in one `Units`."""
+    """Return what rows must share to have their utilities in one `KeepSets`."""
     policy = item.row.policy
     return repr((item.ragged, policy.scope, policy.scorer, policy.selection, policy.protect.newest))
 
@@ -160,11 +153,11 @@ class DecodeBatch:
         self.seen = max(item.length for item in cuts)
         self.newest = torch.tensor([item.length - 1 for item in cuts], device=self.device)
         self.rows = [item.row for item in cuts]
-        self.units: list[Units] = []
+        self.units: list[KeepSets] = []
         for _, members in groupby(cuts, key=unit_key):
             group = list(members)
             self.units.append(
-                Units(
+                KeepSets(
                     [item.row for item in group],
                     [item.positions for item in group],
                     [item.utility for item in group],
@@ -200,25 +193,21 @@ class DecodeBatch:
         layer.write(keys, values, self._of_layer(self.slots, self.eligible[layer_idx]).to(keys.device))
         return layer.keys[:, :, : self.longest], layer.values[:, :, : self.longest]
 
-    def attend(
-        self,
-        layer_idx: int,
-        query: Tensor,
-        keys: Tensor,
-        values: Tensor,
-        scaling: float,
-        softcap: float | None,
-        sinks: Tensor | None,
-    ) -> Tensor:
+    def attend(self, layer_idx: int, query: Tensor, keys: Tensor, values: Tensor, logits: Logits) -> Tensor:
         """Attend to what `write` returned, score the rows that are due, and return the output [R, 1, Hq, Dv]."""
         size = keys.shape[2]
         if layer_idx not in self.eligible:
             filled = (self.newest + 1).clamp(max=size)
             mask = torch.arange(size, device=self.device) < filled[:, None, None]
-            return slot_attention(query, keys, values, scaling, mask.to(query.device), softcap, sinks)[0]
+            return slot_attention(query, keys, values, logits, mask.to(query.device))[0]
         index = self.eligible[layer_idx]
         mask = None if self.mask is None else self._of_layer(self.mask, index)[..., :size].to(query.device)
-        output, weights = self.attention(query, keys, values, scaling, mask, softcap, sinks, scored=self.scoring)
+        if logits.bias is not None:
+            tables = [self._of_unit(units.positions, index) for units, _ in self._spans()]
+            heads = max(table.shape[1] for table in tables)
+            positions = torch.cat([table.expand(-1, heads, -1) for table in tables])[..., :size]
+            logits = logits._replace(bias=slot_bias(logits.bias, positions.to(query.device), keys.shape[1]))
+        output, weights = self.attention(query, keys, values, logits, mask, scored=self.scoring)
         if self.scoring:
             grouped = query.view(query.shape[0], keys.shape[1], -1, query.shape[-1])
             for units, rows in self._spans():
@@ -234,7 +223,7 @@ class DecodeBatch:
                         layer=index,
                         seeds=units.seeds.to(query.device),
                     )
-                    units.absorb(index, view)
+                    units.add_scores(index, view)
         return output
 
     def advance(self, step: int) -> None:
@@ -283,15 +272,15 @@ class DecodeBatch:
         for units in self.units:
             units.check()
 
-    def _owner(self, row: int) -> tuple[Units, int]:
-        """Return the `Units` of a row and its index there."""
+    def _owner(self, row: int) -> tuple[KeepSets, int]:
+        """Return the `KeepSets` of a row and its index there."""
         for units, span in self._spans():
             if span.start <= row < span.stop:
                 return units, row - span.start
         raise IndexError(f"row {row} is not in this batch of {len(self.rows)} rows.")
 
-    def _spans(self) -> list[tuple[Units, slice]]:
-        """Return each `Units` with the batch rows that it owns."""
+    def _spans(self) -> list[tuple[KeepSets, slice]]:
+        """Return each `KeepSets` with the batch rows that it owns."""
         spans, start = [], 0
         for units in self.units:
             spans.append((units, slice(start, start + len(units.rows))))

@@ -18,9 +18,11 @@ def check_model(model: PreTrainedModel) -> None:
         ValueError: names the property that rules the model out.
     """
     layers_of(model.config)
-    if not attends_by_name(type(model)):
+    wrapped = any(getattr(module, "attends_by_session", False) for module in model.modules())
+    if not wrapped and not attends_by_name(type(model)):
         raise ValueError(
-            f"model type {model.config.model_type!r} cannot be used: {OWN_ATTENTION}; choose another backbone"
+            f"model type {model.config.model_type!r} cannot be used: {OWN_ATTENTION}; load it by inertia.backbones, "
+            "which adapts the attention of some such models, or choose another backbone"
         )
 
 
@@ -38,7 +40,9 @@ def check_ids(model: PreTrainedModel, ids: torch.Tensor) -> None:
     Raises:
         ValueError: ids that are no integers, or outside the vocabulary.
     """
-    if ids.is_floating_point() or ids.is_complex() or str(ids.dtype) == "torch.bool":
+    import torch
+
+    if ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
         raise ValueError(f"input ids are {ids.dtype}; give integers, as a tokenizer does.")
     rows = model.get_input_embeddings().weight.shape[0]
     low, high = int(ids.min()), int(ids.max())
@@ -49,10 +53,16 @@ def check_ids(model: PreTrainedModel, ids: torch.Tensor) -> None:
         )
 
 
+def context_window(config: Any) -> int | None:
+    """Return the positions that a model has, None where its config states no number."""
+    text = config.get_text_config(decoder=True)
+    return getattr(text, "max_position_embeddings", None) or getattr(text, "max_seq_len", None)
+
+
 def rotary_changes(config: Any) -> list[tuple[str, int]]:
     """Return the kinds of rotary positions whose frequencies change with length, each with the length where they do."""
     text = config.get_text_config(decoder=True)
-    window = getattr(text, "max_position_embeddings", None)
+    window = context_window(config)
     parameters: dict[str, Any] = getattr(text, "rope_parameters", None) or {}
     # Hybrid models keep one set of parameters per layer type.
     sets = [parameters, *(value for value in parameters.values() if isinstance(value, dict))]
@@ -93,6 +103,11 @@ def check_length(config: Any, prompt: int, new_tokens: int, first_piece: int) ->
                 f"{'' if first_piece == prompt else f' read in pieces of {first_piece}'} crosses that: cached keys "
                 "cannot be rotated again. Shorten the prompt or max_new_tokens, or take a backbone with fixed ones."
             )
+
+
+def rotary_side(config: Any, prompt: int) -> tuple[bool, ...]:
+    """Return on which side of each change of the frequencies a prompt lies: a batch has one set for all its rows."""
+    return tuple(prompt > change for _, change in rotary_changes(config))
 
 
 def check_observed(config: Any, *, whole: bool, again: bool) -> None:

@@ -2,34 +2,20 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from inertia import backbones
 from inertia.benchmarks.registry import Benchmark
 from inertia.experiments.config import RunConfig
-from inertia.experiments.shards import runs_root
-from inertia.paths import results_dir
+from inertia.experiments.labels import digest, policy_label
 from inertia.records.canonical import canonical_json
-from inertia.records.cell import IdentityClash
 from inertia.records.identity import cell_id
-from inertia.records.journal import CorruptRecord
-from inertia.records.layout import DuplicateCell
-from inertia.records.lock import CellLocked
-from inertia.records.schema import NewerSchema
-from inertia.records.settle import DuplicateRow
+from inertia.records.writer import CellPlan
 
 # Raised whenever the same settings would give other outputs or scores; old and new cells then never share a table.
 SCORE_VERSION = 1
-
-# What is wrong with the records of one cell, or in use elsewhere, and no matter of the others.
-CELL_ERRORS = (CellLocked, CorruptRecord, DuplicateCell, DuplicateRow, IdentityClash, NewerSchema)
-
-# Kinds that names leave out.
-UNSAID = ("attention", "coupled_ema", "decoupled", "every", "ratio", "unlimited", "prefill")
 
 
 @dataclass(frozen=True)
@@ -73,9 +59,10 @@ class Cell:
         return self.planned if shard is None else shard.of(self.planned)
 
     @property
-    def root(self) -> Path:
-        """The folder of cells that it is written to."""
-        return runs_root(results_dir(), self.config.shard)
+    def label(self) -> str:
+        """A name for people that only cells of this identity have: backbone, policy, place and data, joined by "__"."""
+        read = {key: self.identity.get(key) for key in ("score_version", "backbone", "benchmark")}
+        return f"{self.config.backbone.name}__{policy_label(self.config)}__{self.place}@{digest(read)}"
 
     @property
     def place(self) -> str:
@@ -131,17 +118,16 @@ def cells_of(config: RunConfig, shared: dict[Benchmark, Benchmark] | None = None
     ]
 
 
-def variant(config: RunConfig) -> str:
-    """Return a name for a job's policy that tells it from its neighbours in a sweep: its label and what was set.
-
-    A method's label is followed by the kinds that it does not name itself, and by the numbers of its parts.
-    """
-    described = config.policy.describe()
-    parts = [described[name] for name in ("scorer", "aggregation", "refresh", "budget", "prefill") if name in described]
-    words = [] if described.get("scope", "shared") in ("shared", config.label) else [described["scope"]]
-    words += [word for part in parts for word in settings_of(part)]
-    known = re.split(r"[-+_]", config.label)
-    return "-".join([config.label, *(word for word in words if not set(re.split(r"[-+_]", word)) <= set(known))])
+def plan_of(cell: Cell) -> CellPlan:
+    """Return what is to be recorded of a cell by its job."""
+    shard = cell.config.shard
+    return CellPlan(
+        cell.identity,
+        cell.label,
+        tuple(cell.planned),
+        cell.config.resolved,
+        **({} if shard is None else {"part": (shard.number, shard.count)}),
+    )
 
 
 def groups_of(cells: Iterable[Cell]) -> list[list[Cell]]:
@@ -150,14 +136,3 @@ def groups_of(cells: Iterable[Cell]) -> list[list[Cell]]:
     for cell in cells:
         groups.setdefault(cell.group_key, []).append(cell)
     return list(groups.values())
-
-
-def settings_of(part: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the kinds and numbers of a described part of a policy, nested ones too; the commonest kinds go unsaid."""
-    for key, value in part.items():
-        if isinstance(value, Mapping):
-            yield from settings_of(value)
-        elif key == "kind" and value not in UNSAID:
-            yield str(value)
-        elif isinstance(value, int | float) and not isinstance(value, bool):
-            yield f"{value:g}"

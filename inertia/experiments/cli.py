@@ -1,19 +1,15 @@
-"""The command line: refuse wrong settings at once, then let Hydra compose and sweep."""
+"""The command line: wrong settings are refused at once, then Hydra composes and sweeps."""
 
 from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Iterator, Sequence
-from difflib import get_close_matches
+from collections.abc import Sequence
 from typing import Any
 
+from inertia.experiments.launchers.ambient import drop_rounding
+from inertia.experiments.overrides import CONFIG_NAME, BadSetting, check, spelled_out
 from inertia.paths import config_dir
-
-CONFIG_NAME = "config"
-# Mappings whose keys are the user's to add, with +key=value.
-OPEN = ("benchmark.task_examples.", "launcher.sbatch.")
-
 
 USAGE = """inertia: nothing was asked for. For instance:
 
@@ -22,13 +18,9 @@ USAGE = """inertia: nothing was asked for. For instance:
   python -m inertia -m experiment=table05 profile=smoke        (-m runs every combination of a,b,c values)
   python -m inertia.plan experiment=table05 profile=full       (cells, tokens, memory and hours, before it runs)
   python -m inertia.methods                                   (every method, its source and settings)
-  python -m inertia.reports scores EXPERIMENT --profile NAME   (a table of what was measured)
+  python -m inertia.report scores EXPERIMENT --profile NAME   (a table of what was measured)
 
 The groups and keys are the files of configs/; a wrong one is refused with the allowed ones."""
-
-
-class BadSetting(ValueError):
-    """A command-line setting that the config does not have, or a value that it does not allow."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -40,7 +32,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(USAGE)
         return 0
     logging.basicConfig(format="inertia: %(message)s", level=logging.WARNING)
+    drop_rounding()
     try:
+        given = spelled_out(given)
         multirun = check(given)
     except BadSetting as error:
         print(f"inertia: {error}", file=sys.stderr)
@@ -64,161 +58,9 @@ def task(composed: Any) -> None:
     """
     from inertia.experiments.cells import cells_of
     from inertia.experiments.config import run_config
-    from inertia.experiments.hydra_launcher import report
-    from inertia.experiments.launchers.launch import check, launch
+    from inertia.experiments.jobs import carry_out, exit_code
 
-    try:
+    with exit_code():
         config = run_config(composed)
-        check([config])
         cells = cells_of(config)
-    except (ValueError, OSError) as error:
-        print(f"inertia: {error}", file=sys.stderr)
-        raise SystemExit(2) from error
-
-    try:
-        outcomes = launch([config], [cells])
-    except (ValueError, OSError) as error:
-        print(f"inertia: {error}", file=sys.stderr)
-        raise SystemExit(2 if isinstance(error, ValueError) else 1) from error
-    code = report([config], outcomes)
-    if code:
-        raise SystemExit(code)
-
-
-def check(given: Sequence[str]) -> bool:
-    """Check overrides against the config groups and keys, before anything heavy is imported.
-
-    Returns:
-        Whether the composed config asks for a multirun by itself.
-
-    Raises:
-        BadSetting: an unknown key, group or option, or a first combination whose values are not allowed.
-    """
-    from hydra import compose, initialize_config_dir
-    from hydra.core.override_parser.overrides_parser import OverridesParser
-    from hydra.errors import HydraException, OverrideParseException
-
-    from inertia.experiments.config import run_config
-
-    words = [word for word in given if not word.startswith("-")]
-    if any(word in ("-h", "--help", "--hydra-help", "--info", "-i", "--cfg", "-c") for word in given):
-        words = []
-    try:
-        overrides = OverridesParser.create().parse_overrides(words)
-    except OverrideParseException as error:
-        raise BadSetting(f"{error}; settings have the form key=value.") from error
-    with initialize_config_dir(str(config_dir()), version_base="1.3"):
-        options = group_options()
-        top = {*options} - {"layers", "time"}
-        choices = [
-            each for each in overrides if each.key_or_group in top or (each.package and each.key_or_group in options)
-        ]
-        for override in choices:
-            check_choice(override, options[override.key_or_group])
-        try:
-            base = compose(CONFIG_NAME, overrides=[first(each) for each in choices], return_hydra_config=True)
-        except (HydraException, ValueError) as error:
-            raise BadSetting(str(error)) from error
-        values = [each for each in overrides if each not in choices]
-        for override in values:
-            check_key(override, base, options)
-        for words in alternatives(choices) if values else ():
-            try:
-                other = compose(CONFIG_NAME, overrides=words, return_hydra_config=True)
-                for override in values:
-                    check_key(override, other, options)
-            except (HydraException, ValueError) as error:
-                raise BadSetting(f"with {' '.join(words)}: {error}") from error
-        try:
-            plain = [first(each) for each in values if not each.key_or_group.startswith("hydra")]
-            composed = compose(CONFIG_NAME, overrides=[*(first(each) for each in choices), *plain])
-            run_config(composed)
-        except HydraException as error:
-            raise BadSetting(str(error.__cause__ or error)) from error
-        except ValueError as error:
-            raise BadSetting(str(error)) from error
-        return str(base.hydra.mode) == "RunMode.MULTIRUN"
-
-
-def group_options() -> dict[str, list[str]]:
-    """Return the config groups and their options, from the folders of `configs/`."""
-    root = config_dir()
-    return {
-        folder.name: sorted(path.stem for path in folder.glob("*.yaml")) for folder in root.iterdir() if folder.is_dir()
-    }
-
-
-def first(override: Any) -> str:
-    """Return an override as `key=value` with the first of its swept values."""
-    if not override.is_sweep_override():
-        return override.input_line
-    value = next(iter(override.sweep_string_iterator()))
-    return f"{override.get_key_element()}={value}"
-
-
-def alternatives(choices: Sequence[Any]) -> Iterator[list[str]]:
-    """Yield, for each further value of a swept group, all choices with it and the others at their first."""
-    for place, swept in enumerate(choices):
-        for value in list(swept.sweep_string_iterator())[1:] if swept.is_sweep_override() else ():
-            words = [first(each) for each in choices]
-            yield [*words[:place], f"{swept.get_key_element()}={value}", *words[place + 1 :]]
-
-
-def check_choice(override: Any, allowed: list[str]) -> None:
-    """Refuse an unknown option of a group.
-
-    Raises:
-        BadSetting: naming the option, the allowed ones and the nearest.
-    """
-    values = list(override.sweep_string_iterator()) if override.is_sweep_override() else [override.value()]
-    for value in values:
-        if value is not None and str(value) not in allowed:
-            raise BadSetting(
-                f"{override.key_or_group}={value}: no such option; give one of {', '.join(allowed)}."
-                f"{nearest(str(value), allowed)}"
-            )
-
-
-def check_key(override: Any, base: Any, groups: dict[str, list[str]]) -> None:
-    """Refuse a key that the composed config does not have.
-
-    Raises:
-        BadSetting: naming the key, the allowed ones beside it and the nearest.
-    """
-    key = override.key_or_group
-    if key.startswith("hydra"):
-        return
-    if override.is_add() and key.startswith(OPEN):
-        return
-    if override.is_add() or override.is_delete():
-        raise BadSetting(f"{override.input_line}: the config is closed; keys cannot be added or removed.")
-    node, walked = base, []
-    for name in key.split("."):
-        names = [str(each) for each in node] if hasattr(node, "keys") else []
-        if not walked:
-            names = [each for each in names if each != "hydra"] + [each for each in groups if each not in names]
-        names = [each for each in names if each != "_target_" or name == "_target_"]
-        if name not in names:
-            place = ".".join(walked) or "the config"
-            elsewhere = [] if walked else [path for path in keys_of(base) if path.endswith(f".{name}")]
-            hint = f" Did you mean {' or '.join(elsewhere[:3])}?" if elsewhere else nearest(name, names)
-            raise BadSetting(
-                f"{key}: {place} has no key {name!r}; it has {', '.join(sorted(names)) or 'no keys'}.{hint}"
-            )
-        walked.append(name)
-        node = node[name] if name in node else {}
-
-
-def keys_of(node: Any, above: str = "") -> Iterator[str]:
-    """Yield the dotted names of all keys of a composed config, Hydra's own left out."""
-    for name in node if hasattr(node, "keys") else ():
-        if above or name != "hydra":
-            path = f"{above}.{name}" if above else str(name)
-            yield path
-            yield from keys_of(node._get_node(name), path)
-
-
-def nearest(name: str, allowed: Sequence[str]) -> str:
-    """Return " Did you mean ...?" or nothing."""
-    found = get_close_matches(name, allowed, n=1)
-    return f" Did you mean {found[0]}?" if found else ""
+    carry_out([config], [cells])

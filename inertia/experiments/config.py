@@ -5,6 +5,8 @@ Nothing here loads torch, so that a bad setting is refused at once.
 
 from __future__ import annotations
 
+import copy
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -62,6 +64,9 @@ TRANSPORT = (
     # How policies are split into batches; each row says with which it was decoded.
     "execution.batch_gib",
 )
+# Settings that name a file or folder of this machine: they mean the directory where the command was typed, wherever the
+# work is done. A test fails for a setting called a path that is in neither this set nor its own list of exceptions.
+PATHS = ("backbone.path", "benchmark.source.path", "scorer.weights")
 POLICY_PARTS = ("scorer", "aggregation", "refresh", "budget", "selection", "protect", "new_token", "prefill")
 METRICS = ("official", "fidelity")
 LOGGER_MODES = ("offline", "online", "disabled")
@@ -108,6 +113,7 @@ class BenchmarkConfig:
         for length in self.lengths:
             if length is not None:
                 checks.integer("benchmark.lengths", length, low=1)
+        self._check_room(registry.package(self.name))
         for metric in self.metrics:
             checks.choice("benchmark.metrics", metric, METRICS)
         if "official" not in self.metrics:
@@ -115,6 +121,18 @@ class BenchmarkConfig:
         checks.integer("benchmark.seed", self.seed, low=0)
         for count in (self.examples, *self.task_examples.values()):
             checks.integer("benchmark.examples", count, low=1)
+
+    def _check_room(self, package: Any) -> None:
+        """Refuse lengths that an answer alone would fill."""
+        kinds = {**package.TASKS, **getattr(package, "COMPARISON", {})}
+        for task in self.tasks:
+            answer = getattr(kinds[task], "max_new_tokens", None) or 0
+            for length in self.lengths:
+                if length is not None and length <= answer:
+                    raise ValueError(
+                        f"benchmark.lengths={length} has no room for a prompt: task {task} answers in up to {answer} "
+                        f"tokens, which count; give more than {answer}."
+                    )
 
     def bound(self) -> Benchmark:
         """Return the benchmark with its seed and data.
@@ -219,6 +237,16 @@ class RunConfig:
                     f"benchmark.lengths={length} exceeds the window of {window} tokens of {self.backbone.name}; "
                     "give a shorter length or another backbone."
                 )
+            self._check_protected(length or window)
+
+    def _check_protected(self, longest: int) -> None:
+        """Refuse protected tokens above the budget of the longest prompt, and so of every prompt."""
+        policy = self.policy
+        if policy.evicts and not policy.protect.question:
+            try:
+                policy.protect.resolve(longest, policy.budget.tokens(longest, longest), None)
+            except ValueError as error:
+                raise ValueError(f"{error} (of a prompt of {longest} tokens, at most)") from error
 
 
 def run_config(composed: Any) -> RunConfig:
@@ -230,7 +258,22 @@ def run_config(composed: Any) -> RunConfig:
     from omegaconf import OmegaConf
 
     ours = OmegaConf.masked_copy(composed, [key for key in composed if key != "hydra"])
-    return from_plain(OmegaConf.to_container(ours, resolve=True, throw_on_missing=True))
+    return from_plain(absolute(OmegaConf.to_container(ours, resolve=True, throw_on_missing=True)))
+
+
+def absolute(plain: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a resolved config whose `PATHS` do not depend on the working directory."""
+    made = copy.deepcopy(dict(plain))
+    for name in PATHS:
+        *above, last = name.split(".")
+        node: Any = made
+        for key in above:
+            node = node.get(key) if isinstance(node, Mapping) else None
+        value = node.get(last) if isinstance(node, Mapping) else None
+        # The path of a Hub data set lies inside its repository.
+        if isinstance(value, str) and value and node.get("kind") != "hub":
+            node[last] = os.path.abspath(os.path.expanduser(value))
+    return made
 
 
 def from_plain(plain: Mapping[str, Any]) -> RunConfig:
@@ -304,17 +347,9 @@ def part(name: str, settings: Any) -> Any:
 
 
 def label(value: Policy) -> str:
-    """Return a short name made of the policy's parts, for runs that name no method."""
+    """Return a short name made of the kinds of a policy's parts, for runs that name no method."""
     if not value.evicts:
         return "full_cache"
     described = value.describe()
-    words = [
-        "-".join([described[name]["kind"], *(f"{item:g}" for item in numbers(described[name]))])
-        for name in ("scorer", "aggregation", "refresh", "budget")
-    ]
-    return "+".join([*words, *([] if value.scope == "shared" else [value.scope])])
-
-
-def numbers(described: Mapping[str, Any]) -> list[float]:
-    """Return the plain numbers among the settings of a described part."""
-    return [item for item in described.values() if isinstance(item, int | float) and not isinstance(item, bool)]
+    kinds = [described[name]["kind"] for name in ("scorer", "aggregation", "refresh", "budget")]
+    return "+".join([*kinds, *([] if value.scope == "shared" else [value.scope])])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -42,35 +41,20 @@ class GroupingLauncher(Launcher):
         """
         from inertia.experiments.cells import cells_of
         from inertia.experiments.config import run_config
-        from inertia.experiments.launchers.launch import check, launch
+        from inertia.experiments.jobs import carry_out, every, exit_code
 
-        composed, configs, jobs, problems = [], [], [], []
         shared: dict[Benchmark, Benchmark] = {}
-        for number, overrides in enumerate(job_overrides):
-            try:
-                composed.append(self._compose(list(overrides), initial_job_idx + number))
-                configs.append(run_config(composed[-1]))
-                jobs.append(cells_of(configs[-1], shared))
-            except (ValueError, OSError) as error:
-                problems.append(f"job {initial_job_idx + number} ({' '.join(overrides)}): {error}")
-        if not problems:
-            try:
-                check(configs)
-            except ValueError as error:
-                problems.append(str(error))
-        if problems:
-            print("\n".join(["inertia: no job was started; wrong settings:", *problems]), file=sys.stderr)
-            raise SystemExit(2)
-        try:
-            outcomes = launch(configs, jobs)
-        except (ValueError, OSError) as error:
-            print(f"inertia: {error}", file=sys.stderr)
-            raise SystemExit(2 if isinstance(error, ValueError) else 1) from error
-        code = report(configs, outcomes)
-        if code:
-            raise SystemExit(code)
+
+        def made(number: int, overrides: list[str]) -> tuple[DictConfig, RunConfig, list[Cell]]:
+            composed = self._compose(overrides, initial_job_idx + number)
+            config = run_config(composed)
+            return composed, config, cells_of(config, shared)
+
+        with exit_code():
+            composed, configs, jobs = zip(*every(job_overrides, made), strict=True)
+        outcomes = carry_out(configs, jobs)
         return [
-            self._result(list(overrides), config, outcomes_of(cells, outcomes))
+            self._result(list(overrides), config, scores_of(cells, outcomes))
             for overrides, config, cells in zip(job_overrides, composed, jobs, strict=True)
         ]
 
@@ -79,13 +63,13 @@ class GroupingLauncher(Launcher):
         from hydra.errors import HydraException
         from omegaconf import open_dict
 
-        from inertia.experiments.cli import check
+        from inertia.experiments.overrides import check
 
         try:
             config = self.context.config_loader.load_sweep_config(self.config, overrides)
-        except HydraException as error:
+        except HydraException:
             check(overrides)  # says it in our words, if it is a wrong setting
-            raise ValueError(str(error.__cause__ or error)) from error
+            raise
         with open_dict(config):
             config.hydra.job.id, config.hydra.job.num = f"job_{number}", number
         return config
@@ -98,21 +82,8 @@ class GroupingLauncher(Launcher):
         return result
 
 
-def outcomes_of(cells: Sequence[Cell], outcomes: Sequence[Outcome]) -> dict[str, float | None]:
-    """Return a job's value: the mean score of each of its cells, by place."""
-    by_id = {outcome.cell.id: outcome for outcome in outcomes}
-    mine = [(cell, by_id[cell.id]) for cell in cells]
-    # A shard's mean is not the cell's.
-    scores = [None if outcome.cell.config.shard is not None else outcome.summary for _, outcome in mine]
-    return {
-        cell.place: None if summary is None else summary["score"]["mean"]
-        for (cell, _), summary in zip(mine, scores, strict=True)
-    }
-
-
-def report(configs: Sequence[RunConfig], outcomes: Sequence[Outcome]) -> int:
-    """Print what was measured and what is missing; return the exit code, 0 when every cell, or its shard, is sealed."""
-    from inertia.experiments.terminal import print_outcomes
-
-    print_outcomes(outcomes, brief=any(config.experiment_name for config in configs))
-    return int(any(outcome.problem is not None for outcome in outcomes))
+def scores_of(cells: Sequence[Cell], outcomes: Sequence[Outcome]) -> dict[str, float | None]:
+    """Return a job's value: the mean score of each of its cells, by place; None where unsealed, or a shard's alone."""
+    ended = {outcome.cell.id: outcome for outcome in outcomes}
+    whole = {cell.place: ended[cell.id].summary for cell in cells if ended[cell.id].cell.config.shard is None}
+    return {cell.place: summary["score"]["mean"] if (summary := whole.get(cell.place)) else None for cell in cells}

@@ -1,105 +1,107 @@
-"""Indices: which cells make up an experiment, for the reports."""
+"""What is listed of an experiment's cells, for the reports."""
 
 from __future__ import annotations
 
-import json
 import logging
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from inertia import backbones
 from inertia.experiments.cells import Cell
 from inertia.experiments.config import RunConfig
-from inertia.paths import results_dir
 from inertia.records.canonical import canonical_json
+from inertia.records.export import table_path, write_experiment
+from inertia.records.listing import listed
 from inertia.records.redact import redact_text
+from inertia.records.store import CorruptRecord
+
+Entries = Mapping[tuple[str, str], Sequence[Mapping[str, Any]]]
 
 log = logging.getLogger(__name__)
 
 
-def write_indices(cells: list[Cell]) -> None:
-    """Write, for each experiment and profile among the cells, the index that reports are made from."""
-    from filelock import FileLock
+def listings(root: Path, cells: Sequence[Cell]) -> list[dict[str, Any]]:
+    """Return what is to be recorded so that the experiments of the cells list them; nothing where they do already.
 
-    from inertia.records.atomic import write_json
-
-    named = [cell for cell in cells if cell.config.experiment_name is not None]
-    keys = dict.fromkeys((cell.config.experiment_name, cell.config.profile_name or "custom") for cell in named)
-    for experiment, profile in keys:
-        members = [
-            cell
-            for cell in named
-            if (cell.config.experiment_name, cell.config.profile_name or "custom") == (experiment, profile)
-        ]
-        config = members[0].config
-        folder = results_dir() / "experiments"
-        folder.mkdir(parents=True, exist_ok=True)
-        listed = [index_entry(cell) for cell in members]
-        # Several jobs may share the index: each reads and writes it alone.
-        with FileLock(folder / f".{experiment}__{profile}.lock"):
-            path = index_path(folder, experiment, profile, config.backbone.name)
-            index = {
-                "experiment": experiment,
-                "profile": profile,
-                "scale": config.scale or "custom",
-                "backbone": config.backbone.name,
-                "backbone_label": "; ".join(dict.fromkeys(backbones.label(cell.config.backbone) for cell in members)),
-                "cells": [*kept_entries(path, listed), *listed],
-            }
-            if not says(path, index):
-                write_json(path, index)
+    Args:
+        root: the folder of records.
+        cells: of jobs; those of no experiment are left out.
+    """
+    named: dict[tuple[str, str], list[Cell]] = {}
+    for cell in cells:
+        if cell.config.experiment_name is not None:
+            key = (cell.config.experiment_name, cell.config.profile_name or "custom")
+            named.setdefault(key, []).append(cell)
+    before = listed(root) if named and root.is_dir() else {}
+    return [row for key, members in named.items() for row in rows_of(before, *key, members)]
 
 
-def says(path: Path, index: dict[str, Any]) -> bool:
-    """Tell whether an index is there already, its cells in any order: a job with some of them changes nothing."""
-    if not path.exists():
-        return False
-    old = json.loads(path.read_text(encoding="utf-8"))
-    return all(
-        sorted(map(canonical_json, value)) == sorted(map(canonical_json, old[key]))
-        if key == "cells"
-        else value == old[key]
-        for key, value in index.items()
-    )
+def rows_of(before: Entries, experiment: str, profile: str, cells: Sequence[Cell]) -> list[dict[str, Any]]:
+    """Return the rows that list the cells of one experiment and profile, none where all are listed.
 
-
-def index_path(folder: Path, experiment: str, profile: str, backbone: str) -> Path:
-    """Return where an index goes: beside one of the same name that is another backbone's, never over it."""
-    path = folder / f"{experiment}__{profile}.json"
-    if path.exists() and json.loads(path.read_text(encoding="utf-8"))["backbone"] != backbone:
-        path = folder / f"{experiment}__{profile}-{backbone}.json"
+    Cells of another backbone than those that are listed get a profile of their own beside it.
+    """
+    backbone = cells[0].config.backbone.name
+    if any(entry["backbone"] != backbone for entry in before.get((experiment, profile), ())):
         log.warning(
-            "%s is another backbone's; this one's cells are listed as profile %s-%s", experiment, profile, backbone
+            "%s %s is another backbone's; this one's cells are listed as profile %s-%s",
+            experiment,
+            profile,
+            profile,
+            backbone,
         )
-    return path
+        profile = f"{profile}-{backbone}"
+    entries = [entry_of(cell, profile) for cell in cells]
+    there = {canonical_json(entry) for entry in before.get((experiment, profile), ())}
+    if there.issuperset(map(canonical_json, entries)):
+        return []
+    now = datetime.now(UTC).isoformat(timespec="microseconds")
+    return [
+        {
+            "experiment": experiment,
+            "profile": profile,
+            "cell": entry["cell_id"],
+            "entry": canonical_json(entry),
+            "listed": now,
+        }
+        for entry in entries
+    ]
 
 
-def index_entry(cell: Cell) -> dict[str, Any]:
-    """Return what an index says of a cell."""
+def write_tables(results: Path, cells: Sequence[Cell], *, changed: bool) -> None:
+    """Write what is recorded of the cells' experiments as one parquet file each; what stops that is only logged.
+
+    Args:
+        results: the folder of results.
+        cells: of jobs.
+        changed: whether to write files that are there already.
+    """
+    ids = {cell.id for cell in cells if cell.config.experiment_name is not None}
+    for key, entries in listed(results / "runs").items() if ids and (results / "runs").is_dir() else ():
+        if ids.isdisjoint(entry["cell_id"] for entry in entries):
+            continue
+        try:
+            if changed or not table_path(results, *key).exists():
+                write_experiment(results, *key)
+        except (CorruptRecord, OSError, ValueError) as error:
+            log.warning("%s %s is not written as parquet: %s", *key, error)
+
+
+def entry_of(cell: Cell, profile: str) -> dict[str, Any]:
+    """Return what is listed of a cell."""
     return {
         "cell_id": cell.id,
         "axes": axes(cell.config),
         "task": cell.task,
         "length": cell.length,
         "planned": len(cell.planned),
+        "profile": profile,
+        "scale": cell.config.scale or "custom",
+        "backbone": cell.config.backbone.name,
+        "backbone_label": backbones.label(cell.config.backbone),
     }
-
-
-def kept_entries(path: Path, new: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the entries of an index that is there already and that the new ones do not replace.
-
-    Several jobs may share one experiment; an entry of equal place and axes is an older run of the same thing.
-    """
-    if not path.exists():
-        return []
-    replaced = [{key: entry[key] for key in ("axes", "task", "length")} for entry in new]
-    ids = {entry["cell_id"] for entry in new}
-    old = json.loads(path.read_text(encoding="utf-8"))["cells"]
-    return [
-        entry
-        for entry in old
-        if entry["cell_id"] not in ids and {key: entry[key] for key in ("axes", "task", "length")} not in replaced
-    ]
 
 
 def axes(config: RunConfig) -> dict[str, Any]:

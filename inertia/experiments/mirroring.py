@@ -1,46 +1,38 @@
-"""Sealed cells to W&B: what is not there yet, once per run."""
+"""Sealed cells to W&B: what is not there yet."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
 
-from inertia.experiments.cells import Cell, Outcome
+from inertia.experiments.cells import Outcome
 from inertia.paths import results_dir
-from inertia.records.journal import CorruptRecord
-from inertia.records.layout import find_cell
+from inertia.records.rows import read_cells
+from inertia.records.store import CorruptRecord
+from inertia.records.writer import Writer
 
 log = logging.getLogger(__name__)
 
 
-def mirrored(cells: Iterable[Cell]) -> frozenset[tuple[str, str]]:
-    """Return (cell, hash of its rows) of all that W&B has from here; a kill between seal and mirror leaves a gap."""
-    if all(cell.config.logger.mode == "disabled" for cell in cells):
-        return frozenset()
-    from inertia.records.mirrored import mirrored as noted
+def mirror(outcomes: Iterable[Outcome], writer: Writer) -> None:
+    """Copy sealed cells to W&B that are not there yet; whatever happens there is only logged."""
+    wanted = {
+        outcome.cell.id: outcome
+        for outcome in outcomes
+        if outcome.cell.config.logger.mode != "disabled" and outcome.summary and outcome.cell.config.shard is None
+    }
+    if not wanted:
+        return
+    from inertia.records.wandb_mirror import mirror as to_wandb
+    from inertia.records.wandb_mirror import mirrored
 
+    directory = results_dir() / "wandb"
+    there = {(each.cell, each.rows_sha256) for each in mirrored(directory)}
+    ids = [name for name, outcome in wanted.items() if (name, outcome.summary["rows_sha256"]) not in there]
     try:
-        return frozenset((entry.cell, entry.rows_sha256) for entry in noted(results_dir() / "wandb"))
+        # Group and tags are those of the records, in which nothing is private.
+        for cell in read_cells(writer.root, ids) if ids else ():
+            logger = wanted[cell.id].cell.config.logger
+            to_wandb(cell, mode=logger.mode, project=logger.project, directory=directory)
     except CorruptRecord as error:
-        log.warning("%s; sealed cells are mirrored again", error)
-        return frozenset()
-
-
-def mirror(outcomes: Iterable[Outcome], there: frozenset[tuple[str, str]]) -> None:
-    """Copy sealed cells to W&B that are not there yet; whatever happens there is only logged.
-
-    Args:
-        outcomes: of cells.
-        there: what `mirrored` said.
-    """
-    for outcome in outcomes:
-        cell, logger = outcome.cell, outcome.cell.config.logger
-        whole = outcome.summary is not None and cell.config.shard is None
-        if logger.mode == "disabled" or not whole or (cell.id, outcome.summary["rows_sha256"]) in there:
-            continue
-        from inertia.records.wandb_mirror import mirror as to_wandb
-
-        # Group and tags are those of the manifest, in which nothing is private.
-        folder = find_cell(cell.root, cell.id)
-        if folder is not None:
-            to_wandb(folder, mode=logger.mode, project=logger.project, directory=results_dir() / "wandb")
+        log.warning("%s; `python -m inertia.records sync-wandb` mirrors what can be read", error)

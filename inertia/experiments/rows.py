@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from inertia.benchmarks.example import Example
-from inertia.experiments.answers import Answer
 from inertia.experiments.cells import Cell
-from inertia.records.cell import CellWriter
+from inertia.measure.answers import Answer
+from inertia.records.writer import CellWriter
 
 
 def row_of(

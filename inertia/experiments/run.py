@@ -2,64 +2,72 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import sys
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, ExitStack
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from errno import ENOSPC
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from inertia import backbones
 from inertia.benchmarks.example import Example
 from inertia.benchmarks.registry import Benchmark
-from inertia.experiments import absorb
-from inertia.experiments.answers import Answer, TaskRunner
-from inertia.experiments.cells import CELL_ERRORS, Cell, Outcome, cells_of, groups_of, variant
+from inertia.experiments.cells import Cell, Outcome, cells_of, groups_of, plan_of
 from inertia.experiments.config import RunConfig
-from inertia.experiments.indices import write_indices
-from inertia.experiments.mirroring import mirror, mirrored
+from inertia.experiments.decode import check, decode_example, task_runner
+from inertia.experiments.indices import listings, write_tables
+from inertia.experiments.mirroring import mirror
 from inertia.experiments.rows import row_of
+from inertia.measure.answers import TaskRunner
 from inertia.paths import results_dir
-from inertia.records.cell import CellWriter, Incomplete, open_cell
-from inertia.records.group import Group, batch_id, held, open_group, remove_finished
-from inertia.records.journal import CorruptRecord
-from inertia.records.lock import CellLocked
+from inertia.records.progress import Progress, progress
 from inertia.records.provenance import collect
-from inertia.records.termination import terminable
+from inertia.records.store import files, refuse_old
+from inertia.records.writer import Batch, CellWriter, Closed, Group, Incomplete, Writer, writing
 
 if TYPE_CHECKING:
     from tqdm import tqdm
 
     from inertia.backbones import Backbone
-    from inertia.eviction.execution import Execution
 
 log = logging.getLogger(__name__)
 
 
-def run(configs: Sequence[RunConfig], jobs: Sequence[Sequence[Cell]] | None = None) -> list[Outcome]:
+def run(
+    configs: Sequence[RunConfig], jobs: Sequence[Sequence[Cell]] | None = None, *, file: str | None = None
+) -> list[Outcome]:
     """Bring every cell of the jobs to its seal, sharing prefills, and return how each ended.
 
     A sealed cell costs nothing. A failing example is recorded with its reason and the rest goes on; its cell stays
-    unsealed and is tried again next time.
+    unsealed and is tried again next time. Where the jobs name a shard, its examples alone are decoded, and who records
+    the last example of a cell seals it.
 
     Args:
         configs: the jobs.
         jobs: their cells (`cells_of`), where the caller has them already: making them reads the data.
+        file: name of the file to write, where this is a job of a run elsewhere; "local" or the shard's by default.
+
+    Raises:
+        OldRecords: the results hold records of another version.
     """
+    refuse_old(results_dir())
     shared: dict[Benchmark, Benchmark] = {}
     made = [cells_of(config, shared) for config in configs] if jobs is None else jobs
     cells = list({cell.id: cell for job in made for cell in job}.values())
-    write_indices(cells)
+    known = recorded(cells)
     outcomes: dict[str, Outcome] = {}
+    shard = next((cell.config.shard for cell in cells), None)
+    name = file or ("local" if shard is None else f"shard-{shard.number}of{shard.count}")
     loaded = Loaded()
-    provenance, there = collect(), mirrored(cells)
-    with progress_bar(cells) as bar:
+    with writing(runs_dir(), name, collect) as writer, progress_bar(cells, known) as bar:
+        write_listings(writer, cells)
         for group in groups_of(cells):
-            ended = guarded_group(group, loaded, provenance, bar)
-            mirror(ended, there)
+            ended = guarded_group(group, known, writer, loaded, bar)
+            mirror(ended, writer)
             outcomes.update({outcome.cell.id: outcome for outcome in ended})
+        if file is None:
+            write_tables(results_dir(), cells, changed=writer.store is not None)
     return [outcomes[cell.id] for cell in cells]
 
 
@@ -81,231 +89,154 @@ class Loaded:
         return self.backbone
 
 
-def guarded_group(group: list[Cell], loaded: Loaded, provenance: dict[str, Any], bar: tqdm) -> list[Outcome]:
-    """Run a group; what stops it (a lock, a damaged record, a full disk, infeasible data) does not stop the others."""
+def guarded_group(
+    group: list[Cell], known: Mapping[str, Progress], writer: Writer, loaded: Loaded, bar: tqdm
+) -> list[Outcome]:
+    """Run a group; what stops it (a full disk, infeasible data) does not stop the others."""
     try:
-        return run_share(group, loaded, provenance, bar)
+        return run_group(group, known, writer, loaded, bar)
     except Exception as error:  # noqa: BLE001 - a device, a file or data that one group needs is no matter of the others
         log.debug("group stopped", exc_info=True)
-        if len(group) > 1 and isinstance(error, CorruptRecord):
-            return [outcome for cell in group for outcome in guarded_group([cell], loaded, provenance, bar)]
         return [Outcome(cell, None, stopped(cell, error)) for cell in group]
 
 
-def run_share(group: list[Cell], loaded: Loaded, provenance: dict[str, Any], bar: tqdm) -> list[Outcome]:
-    """Run cells that share their prompts; where they are shards, absorb each cell whose last shard this was."""
-    if all(cell.config.shard is None for cell in group):
-        return run_group(group, loaded, provenance, bar)
-    begun = [finish(Outcome(cell, None), loaded, provenance, bar) for cell in group]
-    rest = [each.cell for each in begun if each.summary is None and each.problem is None and each.cell.share]
-    parts = {outcome.cell.id: outcome for outcome in (run_group(rest, loaded, provenance, bar) if rest else ())}
-    return [
-        finish(parts[outcome.cell.id], loaded, provenance, bar) if outcome.cell.id in parts else outcome
-        for outcome in begun
-    ]
+def run_group(
+    group: list[Cell], known: Mapping[str, Progress], writer: Writer, loaded: Loaded, bar: tqdm
+) -> list[Outcome]:
+    """Run cells that share their prompts, and return how each ended; one that cannot be recorded does not stop others.
 
-
-def finish(outcome: Outcome, loaded: Loaded, provenance: dict[str, Any], bar: tqdm) -> Outcome:
-    """Return how the whole cell ended if all its examples are recorded in one shard or another, else `outcome`.
-
-    The cell is then absorbed and sealed. Where another process holds it, to do the same, the shard's outcome stands.
+    Raises:
+        OSError: the records cannot be written.
+        Exception: what a model or data that the whole group needs raises.
     """
-    cell = outcome.cell
-    try:
-        if outcome.problem is not None or not absorb.recorded(results_dir(), cell.id).issuperset(cell.planned):
-            return outcome
-        (whole,) = run_group([replace(cell, config=replace(cell.config, shard=None))], loaded, provenance, bar)
-    except CellLocked:
-        return outcome
-    except CELL_ERRORS as error:
-        return Outcome(cell, None, stopped(cell, error))
-    return whole
+    plans = {cell.id: plan_of(cell) for cell in group}
+    ended: dict[str, Closed | Exception] = {
+        name: Closed(known[name].summary, True) for name, plan in plans.items() if plan.done(known.get(name))
+    }
+    left = [plan for name, plan in plans.items() if name not in ended and plan.ours(plan.planned)]
+    if left:
+        with writer.open(left, group[0].group_key, group[0].place) as held:
+            if held.batches:
+                decode_missing(group, held, writer, loaded, bar)
+        ended |= held.problems
+        ended |= writer.close([plan for plan in left if plan.id not in ended])
+    return [outcome_of(cell, ended.get(cell.id)) for cell in group]
+
+
+def decode_missing(group: list[Cell], held: Group, writer: Writer, loaded: Loaded, bar: tqdm) -> None:
+    """Decode the planned batches, and record of each what our cells lack.
+
+    Rows that decode together can differ in the last bits from rows that decode alone. So that a killed and repeated
+    run gives the same records, a batch is decoded as it was planned: with cells that have the example already, or are
+    sealed, as long as the command names them.
+    """
+    cells = {cell.id: cell for cell in group}
+    check(group[0])
+    backbone = loaded.get(group[0].config)
+    bench, task, length = group[0].benchmark, group[0].task, group[0].length
+    runner = task_runner(backbone, bench, task, group[0].config.execution)
+    # A failure of an earlier, larger plan is still planned.
+    tried = [row["index"] + 1 for cell in held.cells.values() for row in cell.failed.values()]
+    count = max([cell.config.benchmark.count(task) for cell in group] + tried)
+    place = {name: index for index, name in enumerate(bench.ids(task, length, count))}
+    complete_with: dict[str, list[Batch]] = {}
+    for batch in held.batches:
+        complete_with.setdefault(max(place.keys() & batch.examples, key=place.get), []).append(batch)
+    uses = Counter(name for batch in held.batches for name in batch.examples)
+    at_hand: dict[str, Example] = {}
+    bar.set_description(f"{backbone.name} {group[0].place}")
+    for example in bench.examples(task, length, count, runner.renderer):
+        if uses[example.id]:
+            at_hand[example.id] = example
+        for batch in complete_with.pop(example.id, ()):
+            examples = {place[name]: at_hand[name] for name in batch.examples if name in at_hand}
+            made = decode_batch([cells[name] for name in batch.cells if name in cells], examples, held, runner)
+            writer.record(batch.id, made)
+            bar.update(len(made))
+            uses.subtract(batch.examples)
+            at_hand = {name: each for name, each in at_hand.items() if uses[name]}
+
+
+def decode_batch(
+    cells: list[Cell], examples: Mapping[int, Example], held: Group, runner: TaskRunner
+) -> list[tuple[CellWriter, dict[str, Any]]]:
+    """Decode index -> example under the policies of cells, and return the rows of what our cells lack."""
+    made = []
+    for index, example in examples.items():
+        for some, results in decode_example(cells, example, runner):
+            used = Batch(tuple(cell.id for cell in some), (example.id,)).id
+            for cell, result in zip(some, results, strict=True):
+                mine = held.cells.get(cell.id)
+                if mine is not None and mine.lacks(example.id):
+                    made.append((mine, row_of(mine, cell, example, index, result, used)))
+    return made
+
+
+def outcome_of(cell: Cell, ended: Closed | Exception | None) -> Outcome:
+    """Return how a cell ended; a sealed one stands for the whole of it, whatever part its job decodes."""
+    match ended:
+        case None:
+            return Outcome(cell, None)
+        case Closed(summary, sealed):
+            whole = sealed and cell.config.shard is not None
+            return Outcome(replace(cell, config=replace(cell.config, shard=None)) if whole else cell, summary)
+        case Incomplete():
+            return Outcome(cell, None, str(ended))
+        case _:
+            return Outcome(cell, None, stopped(cell, ended))
 
 
 def standing(cells: Sequence[Cell]) -> list[Outcome]:
-    """Return how cells stand by their records alone; nothing is decoded, but what is complete is absorbed and sealed.
+    """Return how cells stand by their records alone; nothing is decoded, but what is complete is listed and sealed.
 
     A cell that is not complete has neither summary nor problem.
+
+    Raises:
+        OldRecords: as `run`.
     """
-    loaded, provenance, found = Loaded(), collect(), []
-    with progress_bar([]) as bar:
-        for cell in cells:
-            try:
-                outcome = finish(Outcome(cell, None), loaded, provenance, bar)
-                if outcome.summary is None and cell.config.shard is not None:
-                    outcome = Outcome(cell, absorb.sealed_summary(cell.root, cell.id, cell.share))
-            except Exception as error:  # noqa: BLE001 - what is wrong with one cell is no matter of the others
-                outcome = Outcome(cell, None, stopped(cell, error))
-            found.append(outcome)
-    return found
+    refuse_old(results_dir())
+    with writing(runs_dir(), "local", collect) as writer:
+        write_listings(writer, cells)
+        ended = writer.close([plan_of(cell) for cell in cells if cell.share])
+        missing = [name for name, each in ended.items() if isinstance(each, Incomplete)]
+        outcomes = [outcome_of(cell, None if cell.id in missing else ended.get(cell.id)) for cell in cells]
+        mirror(outcomes, writer)
+    return outcomes
+
+
+def write_listings(writer: Writer, cells: Sequence[Cell]) -> None:
+    """List the cells in their experiments, where they are not listed yet."""
+    if rows := listings(writer.root, cells):
+        writer.write(listing=rows)
+
+
+def recorded(cells: Sequence[Cell]) -> dict[str, Progress]:
+    """Return cell id -> how far it is; a file that cannot be read is said in the log."""
+    known, damage = progress(files(runs_dir()), [cell.id for cell in cells])
+    for each in damage:
+        if each.cells is None:
+            log.warning("%s; what only that file holds is decoded again", each.reason)
+    return known
+
+
+def runs_dir() -> Path:
+    """Return the folder of records that runs write to."""
+    return results_dir() / "runs"
 
 
 def stopped(cell: Cell, error: Exception) -> str:
     """Return what stopped a cell, in words."""
-    where = f" (writing below {results_dir()})" if isinstance(error, OSError) and error.errno == ENOSPC else ""
-    return f"cell {cell.id} ({cell.config.label}, {cell.place}): {type(error).__name__}: {error}{where}"
+    reason = " ".join(str(error).split())
+    return f"cell {cell.id} ({cell.config.label}, {cell.place}): {type(error).__name__}: {reason}"
 
 
-def run_group(group: list[Cell], loaded: Loaded, provenance: dict[str, Any], bar: tqdm) -> list[Outcome]:
-    """Run cells that share their prompts, and return how each ended; one that cannot be opened does not stop others.
-
-    Raises:
-        CellLocked: when another process holds the group, or the only cell.
-        CorruptRecord: when the only cell is damaged.
-    """
-    root, ids = group[0].root, [cell.id for cell in group]
-    writers: dict[str, CellWriter] = {}
-    problems: dict[str, Outcome] = {}
-    with ExitStack() as stack:
-        if not all(is_sealed(cell) for cell in group):
-            stack.enter_context(terminable())
-            stack.enter_context(held(root, ids, group[0].place))
-        for cell in group:
-            try:
-                writers[cell.id] = stack.enter_context(opened(cell, provenance))
-                if not writers[cell.id].sealed:
-                    absorb.adopt(writers[cell.id], results_dir(), own=cell.root)
-            except CELL_ERRORS as error:
-                if len(group) == 1:
-                    raise
-                problems[cell.id] = Outcome(cell, None, stopped(cell, error))
-        pending = {name: writer for name, writer in writers.items() if not writer.sealed and name not in problems}
-        if any(writer.missing for writer in pending.values()):
-            decode_missing(group, open_group(root, ids, pending), loaded, bar)
-        outcomes = [problems.get(cell.id) or seal(cell, writers[cell.id]) for cell in group]
-    remove_finished(root, ids)
-    for outcome in outcomes:
-        if outcome.summary is not None and outcome.cell.config.shard is None:
-            absorb.drop(results_dir(), outcome.cell.id, writers[outcome.cell.id].rows)
-    return outcomes
-
-
-def is_sealed(cell: Cell) -> bool:
-    """Tell whether a cell is sealed with all that its job asks for."""
-    try:
-        return absorb.sealed_summary(cell.root, cell.id, cell.share) is not None
-    except CELL_ERRORS:
-        return False  # said when the cell is opened
-
-
-def opened(cell: Cell, provenance: dict[str, Any]) -> AbstractContextManager[CellWriter]:
-    """Return a cell's records, open inside the block."""
-    return open_cell(
-        cell.root,
-        cell.identity,
-        label=f"{cell.config.backbone.name}__{variant(cell.config)}__{cell.place}",
-        planned=cell.share,
-        config=cell.config.resolved,
-        provenance={**provenance, **shard_sessions(cell)},
-    )
-
-
-def decode_missing(group: list[Cell], journal: Group, loaded: Loaded, bar: tqdm) -> None:
-    """Decode and record every example that an open cell of the group lacks.
-
-    Rows that decode together can differ in the last bits from rows that decode alone. So that a killed and repeated
-    run gives the same records, an example is decoded in the batches that it was planned in: with cells that have it
-    already, or are sealed, as long as the command names them.
-    """
-    cells = {cell.id: cell for cell in group}
-    missing = {name: frozenset(writer.missing) for name, writer in journal.writers.items()}
-    backbone = loaded.get(group[0].config)
-    bench, task, length = group[0].benchmark, group[0].task, group[0].length
-    runner = task_runner(backbone, bench, task, group[0].config.execution)
-    counts = [cells[name].config.benchmark.count(task) for name in missing]
-    # A failure of an earlier, larger plan is still planned.
-    tried = [row["index"] + 1 for writer in journal.writers.values() for row in writer.failures.values()]
-    examples = bench.examples(task, length, max(counts + tried), runner.renderer)
-    bar.set_description(f"{backbone.name} {group[0].place}")
-    for index, example in enumerate(examples):
-        lacking = [name for name in missing if example.id in missing[name]]
-        if not lacking:
-            continue
-        rows, used = {}, []
-        for planned in journal.batches(example.id, lacking):
-            together = [cells[name] for name in planned if name in cells]
-            for batch, results in decode_example(together, example, runner):
-                used.append([cell.id for cell in batch])
-                for cell, result in zip(batch, results, strict=True):
-                    if cell.id in lacking:
-                        writer = journal.writers[cell.id]
-                        rows[cell.id] = row_of(writer, cell, example, index, result, batch_id(used[-1]))
-        journal.record(example.id, used, rows)
-        bar.update(len(lacking))
-
-
-def shard_sessions(cell: Cell) -> dict[str, Any]:
-    """Return who decoded the shards that a whole cell is about to absorb, for its manifest."""
-    found = {} if cell.config.shard is not None else absorb.sessions(results_dir(), cell.id)
-    return {"shards": found} if found else {}
-
-
-def task_runner(backbone: Backbone, bench: Benchmark, task: str, execution: Execution | None = None) -> TaskRunner:
-    """Return what answers a task's examples with a backbone."""
-    from inertia.benchmarks.render import Renderer
-
-    renderer = Renderer(backbone.tokenizer, backbone.chat_template)
-    return TaskRunner(backbone, bench.renderer(task, renderer, backbone.context_window), bench, execution)
-
-
-def decode_example(
-    cells: list[Cell], example: Example, runner: TaskRunner
-) -> list[tuple[list[Cell], Sequence[Answer | Exception]]]:
-    """Decode one example under the policies of several cells; where that fails, each half of them by itself.
-
-    Returns:
-        The batches that were decoded: their cells and, for each, its answer or the exception that stopped it.
-    """
-    try:
-        return [(cells, answers(cells, example, runner))]
-    except Exception as error:  # noqa: BLE001 - whatever it is, it must not take the other examples with it
-        if len(cells) == 1:
-            return [(cells, [error])]
-        log.warning("%s failed for %d policies at once (%s); splitting them", example.id, len(cells), error)
-        half = len(cells) // 2
-        return [batch for part in (cells[:half], cells[half:]) for batch in decode_example(part, example, runner)]
-
-
-def answers(cells: list[Cell], example: Example, runner: TaskRunner) -> list[Answer]:
-    """Answer one example under the policies of several cells, and measure their fidelity where it is asked for."""
-    policies = [cell.config.policy for cell in cells]
-    seed = example_seed(cells[0].config.seed, example.id)
-    found = runner.answers(example, policies, seed)
-    if "fidelity" in cells[0].config.benchmark.metrics:
-        from inertia.measure.fidelity import with_fidelity
-
-        found = with_fidelity(runner, example, policies, found, seed)
-    return found
-
-
-def example_seed(seed: int, example_id: str) -> int:
-    """Return the seed of one example: it depends on nothing else of the run."""
-    return int.from_bytes(hashlib.sha256(f"{seed}/{example_id}".encode()).digest()[:7], "big")
-
-
-def seal(cell: Cell, writer: CellWriter) -> Outcome:
-    """Seal a cell, or say what is missing."""
-    try:
-        return Outcome(cell, writer.seal())
-    except Incomplete as error:
-        return Outcome(cell, None, str(error))
-
-
-def progress_bar(cells: list[Cell]) -> tqdm:
+def progress_bar(cells: Sequence[Cell], known: Mapping[str, Progress]) -> tqdm:
     """Return a bar over all (cell, example) pairs, at what is recorded already."""
     from tqdm import tqdm
 
     total = sum(len(cell.share) for cell in cells)
-    done = total - sum(missing(cell) for cell in cells)
+    done = sum(len(known[cell.id].good.intersection(cell.share)) for cell in cells if cell.id in known)
     shown = any(cell.config.progress for cell in cells) and done < total
     return tqdm(
         total=total, initial=done, unit="answer", smoothing=0.1, disable=not shown, file=sys.stderr, dynamic_ncols=True
     )
-
-
-def missing(cell: Cell) -> int:
-    """Return how many planned examples of a cell have no record yet."""
-    try:
-        return len(set(cell.share) - absorb.recorded(results_dir(), cell.id))
-    except CELL_ERRORS:
-        return len(cell.share)  # said when the cell is opened

@@ -5,11 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 _WRITTEN = re.compile(r"([0-9]{1,6})/([0-9]{1,6})")
-_FOLDER = re.compile(r"[0-9]+of[0-9]+")
 
 
 @dataclass(frozen=True)
@@ -53,16 +51,3 @@ def parse(value: Any) -> Shard | None:
     if found is None:
         raise ValueError(f"shard={value!r} is no part; give one such as 3/16 (the third of sixteen), or null.")
     return Shard(int(found[1]), int(found[2]))
-
-
-def runs_root(results: Path, shard: Shard | None) -> Path:
-    """Return where cells are written: a shard has a small results folder of its own."""
-    return results / "runs" if shard is None else results / "shards" / f"{shard.number}of{shard.count}" / "runs"
-
-
-def shard_roots(results: Path) -> list[Path]:
-    """Return the folders of cells of all shards that were ever begun, sorted by name."""
-    folder = results / "shards"
-    if not folder.is_dir():
-        return []
-    return sorted(each / "runs" for each in folder.iterdir() if _FOLDER.fullmatch(each.name) and each.is_dir())

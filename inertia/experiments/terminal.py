@@ -5,12 +5,17 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from inertia.experiments.cells import variant
+from inertia.experiments.cells import Outcome
+from inertia.experiments.config import RunConfig
+from inertia.experiments.labels import policy_label
 
-if TYPE_CHECKING:
-    from inertia.experiments.cells import Outcome
+
+def report(configs: Sequence[RunConfig], outcomes: Sequence[Outcome]) -> int:
+    """Print what was measured and what is missing; return the exit code, 0 when every cell, or its shard, is sealed."""
+    print_outcomes(outcomes, brief=any(config.experiment_name for config in configs))
+    return int(any(outcome.problem is not None for outcome in outcomes))
 
 
 def print_outcomes(outcomes: Sequence[Outcome], *, brief: bool) -> None:
@@ -23,7 +28,7 @@ def print_outcomes(outcomes: Sequence[Outcome], *, brief: bool) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    console = Console(stderr=True)
+    console = Console(stderr=True, highlight=False)
     shown = [outcome for outcome in outcomes if not brief or outcome.summary is None]
     if shown:
         table = Table(title="cells", title_justify="left")
@@ -34,31 +39,25 @@ def print_outcomes(outcomes: Sequence[Outcome], *, brief: bool) -> None:
         for column in ("n", "score", "95%", "kept"):
             table.add_column(column, justify="right", no_wrap=True)
         for outcome in shown:
-            table.add_row(*cells(outcome))
+            table.add_row(*columns(outcome))
         console.print(table)
     for outcome in outcomes:
         if outcome.problem is not None:
-            console.print(f"[red]incomplete[/red] {outcome.problem}", soft_wrap=True, highlight=False)
+            console.print(f"[red]incomplete[/red] {outcome.problem}", soft_wrap=True)
     parts = [outcome for outcome in outcomes if outcome.cell.config.shard is not None and outcome.problem is None]
     sealed = [outcome for outcome in outcomes if outcome.summary is not None and outcome not in parts]
     ties = {outcome.cell.id: near_ties(outcome.summary) for outcome in sealed}
     if any(ties.values()):
-        count, places = sum(ties.values()), sum(map(bool, ties.values()))
         console.print(
-            f"near ties: {count} in {places} of {len(sealed)} cells (a token or victim within rounding of another: "
-            "such a policy may answer otherwise when it decodes alone)",
-            highlight=False,
+            f"near ties: {sum(ties.values())} in {sum(map(bool, ties.values()))} of {len(sealed)} cells (a token or "
+            "victim within rounding of another: such a policy may answer otherwise when it decodes alone)"
         )
-    for experiment, profile in dict.fromkeys(
-        (outcome.cell.config.experiment_name, outcome.cell.config.profile_name or "custom") for outcome in sealed
-    ):
-        if brief and experiment is not None:
-            console.print(f"scores: python -m inertia.reports scores {experiment} --profile {profile}", highlight=False)
+    named = [outcome.cell.config for outcome in sealed if brief and outcome.cell.config.experiment_name is not None]
+    for experiment, profile in dict.fromkeys((each.experiment_name, each.profile_name or "custom") for each in named):
+        console.print(f"scores: python -m inertia.report scores {experiment} --profile {profile}")
     line = {"cells": len(outcomes), "sealed": len(sealed), "incomplete": len(outcomes) - len(sealed) - len(parts)}
-    if parts:
-        line["shards"] = len(parts)
     sys.stderr.flush()
-    print(json.dumps(line))
+    print(json.dumps({**line, "shards": len(parts)} if parts else line))
 
 
 def near_ties(summary: Mapping[str, Any]) -> int:
@@ -67,14 +66,13 @@ def near_ties(summary: Mapping[str, Any]) -> int:
     return 0 if found is None else round(found["mean"] * found["n"])
 
 
-def cells(outcome: Outcome) -> tuple[str, ...]:
+def columns(outcome: Outcome) -> tuple[str, ...]:
     """Return the printed columns of one cell."""
     cell, summary = outcome.cell, outcome.summary
-    names = (cell.id, variant(cell.config), cell.task, "-" if cell.length is None else str(cell.length))
+    names = (cell.id, policy_label(cell.config), cell.task, "-" if cell.length is None else str(cell.length))
     if summary is None:
         return (*names, "incomplete" if outcome.problem is not None else "0", "-", "-", "-")
-    score = summary["score"]
-    kept = summary["mean_retained_tokens"]
+    score, kept = summary["score"], summary["mean_retained_tokens"]
     return (
         *names,
         f"{summary['ok']}" if cell.config.shard is None else f"{summary['ok']} ({cell.config.shard})",

@@ -17,7 +17,7 @@ from inertia.benchmarks.render import Renderer
 from inertia.decoding.request import Observation, PromptFormat, Stopping, TokensPrompt, before_stop
 from inertia.decoding.sampling import Sampling
 from inertia.eviction import checks
-from inertia.experiments.run import example_seed
+from inertia.experiments.decode import example_seed
 from inertia.lm_eval import gen_kwargs
 from inertia.lm_eval.prompts import FittedPrompt, context_chars, encode, fitted, templated
 from inertia.lm_eval.settings import ROLLING, check_requests, settings

@@ -20,7 +20,6 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from inertia.benchmarks.reference_answer import reference_answer
 from inertia.eviction.policy import Policy
 from inertia.methods import full_cache
 
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
 
     from inertia.benchmarks.example import Example
     from inertia.benchmarks.render import Prompt
-    from inertia.experiments.answers import Answer, TaskRunner
+    from inertia.measure.answers import Answer, TaskRunner
 
 EQUAL = 2
 """Tokens whose distributions are equal by construction."""
@@ -205,7 +204,7 @@ def reference_ids(runner: TaskRunner, example: Example, prompt: Prompt) -> list[
     """
     from inertia.benchmarks.render import sanitise
 
-    text = sanitise(reference_answer(runner.benchmark.name, example))
+    text = sanitise(runner.benchmark.reference_answer(example))
     if not text.strip():
         return []
     blank = " " if prompt.text and not prompt.text[-1].isspace() else ""

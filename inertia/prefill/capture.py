@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from inertia.eviction.attention import attending
 from inertia.eviction.layers import layers_of
-from inertia.eviction.reading import Observed
+from inertia.eviction.prefill_session import Observed
 from inertia.prefill.compressor import Compressor, PromptLayer, prompt_layer
 from inertia.prefill.replay import Replay, replay_layer
 from inertia.prefill.rotary import rotary_of

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from inertia.eviction.reading import Observed
+    from inertia.eviction.prefill_session import Observed
 
     Rotary = Callable[[Tensor], tuple[Tensor, Tensor]]
 
@@ -21,9 +21,8 @@ class PromptLayer(NamedTuple):
         keys: [Hkv, T, D], rotated.
         values: [Hkv, T, D].
         scaling: factor on q.k.
-        cos: rotary factors of these positions, [T, D].
-        sin: as `cos`.
-        rotary: returns (cos, sin), [N, D] each, of any positions, LongTensor [N].
+        rotary: returns the rotary factors (cos, sin), [N, D] each, of any positions, LongTensor [N]; raises ValueError
+            where the model has none that can be asked for.
         layer: index among the eligible layers, 0-based.
         layers: number of eligible layers.
         softcap: tanh cap of the logits, where the model has one.
@@ -33,8 +32,6 @@ class PromptLayer(NamedTuple):
     keys: Tensor
     values: Tensor
     scaling: float
-    cos: Tensor
-    sin: Tensor
     rotary: Rotary
     layer: int
     layers: int
@@ -50,14 +47,11 @@ def prompt_layer(seen: Observed, part: int, rotary: Rotary, layers: int) -> Prom
         rotary: the layer's rotary factors.
         layers: number of eligible layers.
     """
-    import torch
-
     return PromptLayer(
         seen.query[:, :part],
         seen.keys[:, :part],
         seen.values[:, :part],
         seen.scaling,
-        *rotary(torch.arange(part, device=seen.keys.device)),
         rotary,
         seen.index,
         layers,

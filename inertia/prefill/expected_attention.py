@@ -75,17 +75,17 @@ class ExpectedAttention:
         import torch
 
         heads, tokens, head_dim = layer.keys.shape
-        if layer.cos.shape[-1] != head_dim:
-            raise ValueError(
-                f"the model rotates {layer.cos.shape[-1]} of {head_dim} dimensions of a head; expected_attention needs "
-                "all of them. Use another backbone or compressor."
-            )
         scores = layer.keys.new_full((heads, tokens), float("inf"), dtype=torch.float32)
         if tokens <= self.sinks:
             return scores
+        past = [each.float() for each in layer.rotary(torch.arange(self.sinks, tokens, device=layer.keys.device))]
+        if past[0].shape[-1] != head_dim:
+            raise ValueError(
+                f"the model rotates {past[0].shape[-1]} of {head_dim} dimensions of a head; expected_attention needs "
+                "all of them. Use another backbone or compressor."
+            )
         cos, sin = layer.rotary(torch.arange(tokens, tokens + self.future, device=layer.keys.device))
         future = cos.float().mean(dim=0), sin.float().mean(dim=0)
-        past = layer.cos[self.sinks :].float(), layer.sin[self.sinks :].float()
         groups = layer.query.view(heads, -1, tokens, head_dim)[:, :, self.sinks :]
         # One KV head at a time: fp32 copies of all queries would be the largest thing in memory.
         for head in range(heads):

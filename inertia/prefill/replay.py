@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedTokenizerBase
 
-    from inertia.eviction.reading import Observed
+    from inertia.eviction.prefill_session import Observed
 
 NO_TOKENIZER = "prefill=kvzip words its own requests and needs a tokenizer; give one, or another compressor."
 MARK = "REPLAYED-CONTEXT-PLACEHOLDER"

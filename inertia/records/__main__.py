@@ -9,23 +9,23 @@ import os
 import shutil
 import sys
 from collections.abc import Iterable, Sequence
-from functools import partial
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from inertia.paths import results_dir
-from inertia.records.facts import Facts, read_facts, survey
-from inertia.records.journal import CorruptRecord
-from inertia.records.layout import DuplicateCell
-from inertia.records.listing import STATUSES, Filter, as_json, as_table, status
+from inertia.records.attempts import TRANSPORT_COLUMNS
+from inertia.records.diff import diff, diff_rows
+from inertia.records.export import export
+from inertia.records.frame import flatten
+from inertia.records.listing import STATUSES, Filter, as_json, as_table, listed, status
 from inertia.records.lock import CellLocked
-from inertia.records.read import Unsealed
-from inertia.records.schema import NewerSchema
-from inertia.records.settle import DuplicateRow
+from inertia.records.read import Cell, Unsealed, survey
+from inertia.records.rows import read_cells
+from inertia.records.store import CorruptRecord
+from inertia.records.verify import verify
 
 OK, DIFFERENT, USAGE = 0, 1, 2
-_BAD_RECORDS = (CorruptRecord, DuplicateCell, DuplicateRow, NewerSchema, Unsealed)
-_CELL_ID = "c[0-9a-f]*"
 
 
 class Usage(ValueError):
@@ -45,25 +45,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # The reader (head, less) has seen enough. What Python flushes at exit must not fail again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return OK
-    except FileNotFoundError as error:
-        return _complain(f"{error}{_in_shards()}", USAGE)
-    except (Usage, KeyError, CellLocked) as error:
+    except (CorruptRecord, Unsealed) as error:
+        return _complain(error, DIFFERENT)
+    except (ValueError, KeyError, OSError, CellLocked) as error:
         # str() of a KeyError would put quotes around the message.
         return _complain(error.args[0] if isinstance(error, KeyError) else error, USAGE)
-    except _BAD_RECORDS as error:
-        return _complain(error, DIFFERENT)
-    except (ValueError, OSError) as error:
-        return _complain(error, USAGE)
     except KeyboardInterrupt:
         return _complain("interrupted; the same command can be repeated", 130)
-
-
-def _in_shards() -> str:
-    """Return in words where records of shards lie that no whole cell has taken over yet; nothing without any."""
-    from inertia.experiments.shards import shard_roots
-
-    roots = [root for root in shard_roots(results_dir()) if any(root.glob("*__c*"))]
-    return f"; shards hold cells that are not whole yet: --root {' or '.join(map(str, roots))}" if roots else ""
 
 
 def _complain(error: object, code: int) -> int:
@@ -72,14 +60,15 @@ def _complain(error: object, code: int) -> int:
 
 
 def _list(options: argparse.Namespace) -> int:
-    chosen = [cell for cell in _watch(survey(options.root), "reading", "cell") if _filter(options)(cell)]
+    cells, damages = survey(options.root)
+    chosen = [cell for cell in (*cells, *damages) if _filter(options)(cell)]
     if options.json:
-        for cell in chosen:
-            print(as_json(cell))
+        lines = map(as_json, chosen)
     else:
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-        for line in as_table(chosen, options.width if options.width is not None else width):
-            print(line)
+        lines = as_table(chosen, options.width if options.width is not None else width)
+    for line in lines:
+        print(line)
     counts = {name: sum(status(cell) == name for cell in chosen) for name in STATUSES}
     shown = ", ".join(f"{number} {name}" for name, number in counts.items() if number)
     print(f"{len(chosen)} cells" + (f": {shown}" if shown else f" in {options.root}"), file=sys.stderr)
@@ -87,33 +76,21 @@ def _list(options: argparse.Namespace) -> int:
 
 
 def _show(options: argparse.Namespace) -> int:
-    from inertia.records.read import read_cell, read_published
-
-    facts = _one(read_facts(options.root), options.id, options.root)
-    cell = (
-        read_cell(facts.source)
-        if facts.source.is_dir()
-        else next(cell for cell in read_published(facts.source) if cell.id == facts.id)
-    )
-    last = cell.manifest["sessions"][-1]
+    cell = _read(options.root, options.id)
+    sessions = cell.manifest["sessions"]
     shown = {
         "cell": cell.id,
         "label": cell.label,
-        "source": str(cell.source),
+        "sources": [str(path) for path in cell.sources],
         "progress": cell.progress,
         "summary": cell.summary,
         "failed": {row["example_id"]: row["error"] for row in cell.rows if row["status"] == "failed"},
         "identity": cell.identity,
         "config": cell.manifest["config"],
-        "sessions": [
-            {key: value for key, value in session.items() if key != "provenance"}
-            for session in cell.manifest["sessions"]
-        ],
-        "provenance": last["provenance"],
-        "rows": len(cell.rows),
+        "sessions": [{key: value for key, value in each.items() if key != "provenance"} for each in sessions],
+        "provenance": sessions[-1]["provenance"],
+        "rows": len(cell.rows) if options.rows is None else [dict(row) for row in cell.rows[: options.rows]],
     }
-    if options.rows is not None:
-        shown["rows"] = [dict(row) for row in cell.rows[: options.rows]]
     if options.json:
         print(json.dumps(shown))
     else:
@@ -124,126 +101,53 @@ def _show(options: argparse.Namespace) -> int:
 
 
 def _verify(options: argparse.Namespace) -> int:
-    from inertia.records.verify import places, verify
-
-    found = places(options.root)
-    if not found:
-        raise Usage(f"no cells below {options.root}: nothing was verified; give the folder of cells with --root")
-    counts = {"intact": 0, "incomplete": 0, "damaged": 0}
-    for findings in _watch(verify(found, options.jobs), "verifying", "folder", len(found)):
-        for finding in findings:
-            counts[finding.status] += 1
-            if finding.status == "damaged":
-                _say(f"damaged     {finding.source}: {finding.detail}")
-            elif finding.status == "incomplete":
-                _say(f"incomplete  {finding.cell} {finding.detail}  {finding.source}")
-    print(", ".join(f"{number} {name}" for name, number in counts.items()))
-    return DIFFERENT if counts["damaged"] else OK
+    cells, damages = verify(options.root)
+    if not cells and not damages:
+        raise Usage(f"no cells below {options.root}: nothing was verified; give the folder of records with --root")
+    for damage in damages:
+        print(f"damaged     {damage.reason}")
+    incomplete = [cell for cell in cells if not cell.sealed]
+    for cell in incomplete:
+        print(f"incomplete  {cell.id} {cell.progress}  {cell.label}")
+    print(f"{len(cells) - len(incomplete)} intact, {len(incomplete)} incomplete, {len(damages)} damaged")
+    return DIFFERENT if damages else OK
 
 
 def _diff(options: argparse.Namespace) -> int:
-    from inertia.records.diff import diff
-
     places = [Path(options.a).exists(), Path(options.b).exists()]
     if not any(places):
         return _diff_cells(options)
     if not all(places):
         raise Usage(f"{options.b if places[0] else options.a} does not exist: give two paths, or two cell ids")
-    found = diff(read_facts(Path(options.a)), read_facts(Path(options.b)))
+    found = diff(Path(options.a), Path(options.b))
     for side, name in ((found.only_a, options.a), (found.only_b, options.b)):
-        for facts in side:
-            _say(f"only in {name}: {facts.id} {facts.manifest['label']} ({facts.progress})")
-    differing = 0
-    for cell in _watch(found.cells(), "comparing", "cell", len(found.both)):
-        if cell is not None:
-            differing += 1
-            _say(f"differs: {cell.id} {cell.label}: {'; '.join([*cell.reasons, *_about_rows(cell.rows)])}")
+        for cell in side:
+            print(f"only in {name}: {cell.id} {cell.label} ({cell.progress})")
+    for name, reasons in found.changed.items():
+        print(f"differs: {name}: {'; '.join(reasons)}")
     print(
-        f"{len(found.both) - differing} equal, {differing} different, {len(found.only_a)} only in the first, "
+        f"{found.equal} equal, {len(found.changed)} different, {len(found.only_a)} only in the first, "
         f"{len(found.only_b)} only in the second"
     )
-    return DIFFERENT if differing or found.only_a or found.only_b else OK
+    return DIFFERENT if found.changed or found.only_a or found.only_b else OK
 
 
 def _diff_cells(options: argparse.Namespace) -> int:
-    from inertia.records.columnar import flatten
-    from inertia.records.diff import diff_rows
-    from inertia.records.read import read_cells
-    from inertia.records.settle import TRANSPORT_COLUMNS
-
-    every = read_facts(options.root)
-    chosen = [_one(every, name, options.root) for name in (options.a, options.b)]
-    a, b = (next(cell for cell in _cells_of(facts, read_cells) if cell.id == facts.id) for facts in chosen)
-    identities = [dict(flatten(cell.identity)) for cell in (a, b)]
-    settings = [
-        f"{key}: {identities[0].get(key, '-')!r} -> {identities[1].get(key, '-')!r}"
-        for key in sorted(identities[0].keys() | identities[1].keys())
-        if identities[0].get(key) != identities[1].get(key)
-    ]
-    for line in settings:
-        print(f"identity: {line}")
-    rows = diff_rows(a.rows, b.rows, (*TRANSPORT_COLUMNS, "cell_id"))
-    for line in _about_rows(rows):
-        print(line)
-    if not settings and rows is None:
-        print(f"{a.id} and {b.id} say the same")
-    return DIFFERENT if settings or rows is not None else OK
-
-
-def _cells_of(facts: Facts, read_cells: Any) -> Iterable[Any]:
-    from inertia.records.read import read_cell
-
-    return [read_cell(facts.source)] if facts.source.is_dir() else read_cells(facts.source)
-
-
-def _about_rows(rows: Any) -> list[str]:
-    if rows is None:
-        return []
+    a, b = (_read(options.root, name) for name in (options.a, options.b))
+    settings = [dict(flatten(cell.identity)) for cell in (a, b)]
     lines = [
-        f"{len(names)} examples only in the {side}, such as {names[0]}"
-        for side, names in (("first", rows.only_a), ("second", rows.only_b))
-        if names
+        f"identity: {key}: {settings[0].get(key, '-')!r} -> {settings[1].get(key, '-')!r}"
+        for key in sorted(settings[0].keys() | settings[1].keys())
+        if settings[0].get(key) != settings[1].get(key)
     ]
-    if rows.first is not None:
-        shown = ", ".join(f"{name} {_short(a)} -> {_short(b)}" for name, (a, b) in rows.columns.items())
-        lines.append(f"{len(rows.changed)} examples changed, first {rows.first}: {shown}")
-    return lines
-
-
-def _short(value: Any, length: int = 60) -> str:
-    text = repr(value)
-    return text if len(text) <= length else text[: length - 3] + "..."
-
-
-def _compact(options: argparse.Namespace) -> int:
-    from inertia.records.compact import compact
-
-    watch = partial(_watch, what="compacting", unit="file")
-    done = compact(options.root, options.directory, remove=options.remove, watch=watch)
-    for name, reason in done.conflicts.items():
-        print(f"conflict  {name}: {reason}; both are kept as they are")
-    for name, reason in done.left.items():
-        print(f"not removed  {name}: {reason}")
-    print(
-        f"{options.directory}: {len(done.added)} cells added, {len(done.kept)} there already, "
-        f"{len(done.open)} incomplete and left out, {len(done.conflicts)} conflicts, "
-        f"{len(done.removed)} folders removed"
-    )
-    return DIFFERENT if done.conflicts else OK
-
-
-def _restore(options: argparse.Namespace) -> int:
-    from inertia.records.compact import restore
-
-    watch = partial(_watch, what="restoring", unit="file")
-    ids = options.ids if options.ids else None
-    print(f"{len(restore(options.source, options.root, ids, watch=watch))} cells restored below {options.root}")
-    return OK
+    rows = diff_rows(a.rows, b.rows, (*TRANSPORT_COLUMNS, "cell_id"))
+    lines += [] if rows is None else rows.lines()
+    for line in lines or [f"{a.id} and {b.id} say the same"]:
+        print(line)
+    return DIFFERENT if lines else OK
 
 
 def _export(options: argparse.Namespace) -> int:
-    from inertia.records.read import export
-
     ids, path = options.what[:-1], Path(options.what[-1])
     if path.suffix != ".parquet":
         raise Usage(f"{path} is no file name for parquet: the last word names the file, such as table05.parquet")
@@ -252,8 +156,8 @@ def _export(options: argparse.Namespace) -> int:
     if path.exists() and not options.replace:
         raise Usage(f"{path} exists: give another name, or --replace")
     if ids:
-        every = read_facts(options.root)
-        wanted = [_one(every, name, options.root).id for name in ids]
+        cells, _ = survey(options.root)
+        wanted = [_one(cells, name, options.root).id for name in ids]
     else:
         wanted = _experiment(options.root, options.experiment, options.profile)
     export(options.root, wanted, path)
@@ -262,45 +166,54 @@ def _export(options: argparse.Namespace) -> int:
 
 
 def _experiment(root: Path, name: str, profile: str | None) -> list[str]:
-    folder = root.parent / "experiments"
-    there = sorted(path.stem for path in folder.glob("*__*.json"))
-    matching = [
-        stem for stem in there if stem == f"{name}__{profile}" or (profile is None and stem.startswith(f"{name}__"))
-    ]
+    there = listed(root)
+    matching = [key for key in there if key[0] == name and profile in (None, key[1])]
     if len(matching) != 1:
-        problem = "no index" if not matching else f"several profiles ({', '.join(matching)}): add --profile"
-        raise Usage(
-            f"experiment {name}: {problem}; {folder} has {', '.join(there) if there else 'none'} (name__profile)"
-        )
-    index = json.loads((folder / f"{matching[0]}.json").read_text(encoding="utf-8"))
-    return [cell["cell_id"] for cell in index["cells"]]
+        known = ", ".join(sorted(" ".join(key) for key in there))
+        several = ", ".join(key[1] for key in matching)
+        problem = f"several profiles ({several}): add --profile" if matching else "unknown"
+        raise Usage(f"experiment {name}: {problem}; {root} has {known if known else 'none'}")
+    return [entry["cell_id"] for entry in there[matching[0]]]
 
 
 def _sync(options: argparse.Namespace) -> int:
-    from inertia.records.sync import sync_wandb
+    from tqdm import tqdm
+
+    from inertia.records.wandb_mirror import Mirrored, mirror, mirrored, plain_project, possible_mode
 
     logging.getLogger("inertia.records.wandb_mirror").setLevel(logging.WARNING)
-    chosen = [cell for cell in read_facts(options.root) if _filter(options)(cell)]
+    cells, damages = survey(options.root)
+    chosen = [cell for cell in cells if _filter(options)(cell)]
     if options.ids:
         chosen = [_one(chosen, name, options.root) for name in options.ids]
-    done = sync_wandb(
-        chosen,
-        options.directory,
-        mode=options.mode,
-        project=options.project,
-        group=options.group,
-        again=options.again,
-        watch=partial(_watch, what="mirroring", unit="cell"),
-    )
-    incomplete = sum(not cell.sealed for cell in chosen)
+    settings = {"mode": possible_mode(options.mode), "project": plain_project(options.project)}
+    there = {each._replace(run="") for each in mirrored(options.directory)}
+    sealed = [cell for cell in chosen if cell.sealed]
+    todo = [
+        cell
+        for cell in sealed
+        if options.again or Mirrored(cell.id, cell.summary["rows_sha256"], **settings, run="") not in there
+    ]
+    more = {"directory": options.directory, "group": options.group, "again": options.again}
+    bar = tqdm(todo, "mirroring", unit="cell", file=sys.stderr, delay=1, disable=None, leave=False, dynamic_ncols=True)
+    runs = [mirror(read_cells(options.root, [cell.id])[0], **settings, **more) for cell in bar]
+    failed = runs.count(None)
     print(
-        f"{len(done.written)} runs written below {options.directory}, {len(done.skipped)} mirrored before, "
-        f"{incomplete} incomplete and left out, {len(done.failed)} failed"
+        f"{len(runs) - failed} runs written below {options.directory}, {len(sealed) - len(todo)} mirrored before, "
+        f"{len(chosen) - len(sealed)} incomplete and left out, {failed} failed"
     )
-    return DIFFERENT if done.failed else OK
+    for damage in damages:
+        _complain(damage.reason, DIFFERENT)
+    return DIFFERENT if failed or damages else OK
 
 
-def _one(cells: Iterable[Facts], name: str, root: Path) -> Facts:
+def _read(root: Path, name: str) -> Cell:
+    cells, _ = survey(root)
+    wanted = _one(cells, name, root).id
+    return read_cells(root, [wanted])[0]
+
+
+def _one(cells: Iterable[Cell], name: str, root: Path) -> Cell:
     """Return the cell of an id or of an unambiguous beginning of one."""
     found = [cell for cell in cells if cell.id.startswith(name)]
     if len(found) != 1:
@@ -312,31 +225,7 @@ def _one(cells: Iterable[Facts], name: str, root: Path) -> Facts:
 
 
 def _filter(options: argparse.Namespace) -> Filter:
-    return Filter(**{key: getattr(options, key, None) for key in Filter.__dataclass_fields__})
-
-
-def _watch(items: Iterable[Any], what: str, unit: str, total: int | None = None) -> Iterable[Any]:
-    """Show a bar on stderr while the items are taken: on a terminal, and only for jobs longer than a second."""
-    from tqdm import tqdm
-
-    return tqdm(
-        items,
-        desc=what,
-        unit=unit,
-        total=total,
-        file=sys.stderr,
-        delay=1,
-        disable=None,
-        leave=False,
-        dynamic_ncols=True,
-    )
-
-
-def _say(line: str) -> None:
-    """Print a line of findings without tearing the bar."""
-    from tqdm import tqdm
-
-    tqdm.write(line, file=sys.stdout)
+    return Filter(**{field.name: getattr(options, field.name, None) for field in fields(Filter)})
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -347,51 +236,35 @@ def _parser() -> argparse.ArgumentParser:
         "--root",
         type=Path,
         default=results_dir() / "runs",
-        help="folder of runs, data set or published file (default: %(default)s)",
+        help="folder of records, published file or folder of such files (default: %(default)s)",
     )
     named = argparse.ArgumentParser(add_help=False)
     for name in ("backbone", "benchmark", "task", "policy"):
         named.add_argument(f"--{name}", metavar="PATTERN", help=f"only cells whose {name} matches; * and ? are wild")
 
-    verb = verbs.add_parser("list", parents=[rooted, named], help="one line a cell")
+    def add(name: str, run: Any, about: str, *parents: argparse.ArgumentParser) -> argparse.ArgumentParser:
+        verb = verbs.add_parser(name, parents=[rooted, *parents], help=about)
+        verb.set_defaults(run=run)
+        return verb
+
+    verb = add("list", _list, "one line a cell", named)
     verb.add_argument("--status", choices=STATUSES, help="only cells of this status")
     verb.add_argument("--json", action="store_true", help="one JSON object a line")
     verb.add_argument("--width", type=_count, help="width of the table (default: the terminal's, unlimited in a pipe)")
-    verb.set_defaults(run=_list)
-
-    verb = verbs.add_parser("show", parents=[rooted], help="all that is known of one cell")
+    verb = add("show", _show, "all that is known of one cell")
     verb.add_argument("id", help="cell id, or its beginning")
     verb.add_argument("--rows", type=_count, metavar="N", help="its first N rows too")
     verb.add_argument("--json", action="store_true", help="JSON instead of YAML")
-    verb.set_defaults(run=_show)
-
-    verb = verbs.add_parser("verify", parents=[rooted], help="check every hash, seal and identity; 1 if any is wrong")
-    verb.add_argument("--jobs", type=_count, default=1, help="processes (default: %(default)s)")
-    verb.set_defaults(run=_verify)
-
-    verb = verbs.add_parser("diff", parents=[rooted], help="compare two roots, files or cells; 1 if they differ")
+    add("verify", _verify, "check every stored byte: hashes, seals, identities; 1 if any is wrong")
+    verb = add("diff", _diff, "compare two roots, files or cells; 1 if they differ")
     verb.add_argument("a", help="folder, file, or cell id below --root")
     verb.add_argument("b", help="the same kind")
-    verb.set_defaults(run=_diff)
-
-    verb = verbs.add_parser("compact", parents=[rooted], help="gather sealed cells into one parquet data set")
-    verb.add_argument("directory", type=Path, nargs="?", default=results_dir() / "dataset", help="default: %(default)s")
-    verb.add_argument("--remove", action="store_true", help="then remove the folders whose records it proves to have")
-    verb.set_defaults(run=_compact)
-
-    verb = verbs.add_parser("restore", parents=[rooted], help="write cells of a data set back as folders of runs")
-    verb.add_argument("source", type=Path, help="data set or published file")
-    verb.add_argument("ids", nargs="*", help="cell ids (default: all)")
-    verb.set_defaults(run=_restore)
-
-    verb = verbs.add_parser("export", parents=[rooted], help="publish sealed cells as one file that stands alone")
+    verb = add("export", _export, "publish sealed cells as one parquet file that stands alone")
     verb.add_argument("what", nargs="+", metavar="ID... FILE", help="cell ids, unless --experiment; last the file")
-    verb.add_argument("--experiment", metavar="NAME", help="the cells of this experiment's index")
+    verb.add_argument("--experiment", metavar="NAME", help="the cells that were run under this experiment_name")
     verb.add_argument("--profile", help="its profile, where there are several")
     verb.add_argument("--replace", action="store_true", help="write over an existing file")
-    verb.set_defaults(run=_export)
-
-    verb = verbs.add_parser("sync-wandb", parents=[rooted, named], help="replay sealed cells into W&B")
+    verb = add("sync-wandb", _sync, "replay sealed cells into W&B", named)
     verb.add_argument("ids", nargs="*", help="cell ids (default: all that match)")
     verb.add_argument("--mode", choices=("offline", "online"), default="offline", help="default: %(default)s")
     verb.add_argument("--project", default="inertia", help="default: %(default)s")
@@ -400,7 +273,6 @@ def _parser() -> argparse.ArgumentParser:
     verb.add_argument(
         "--directory", type=Path, default=results_dir() / "wandb", help="where W&B writes (default: %(default)s)"
     )
-    verb.set_defaults(run=_sync)
     return parser
 
 

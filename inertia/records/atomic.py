@@ -10,8 +10,6 @@ import secrets
 from pathlib import Path
 from typing import Any
 
-from inertia.records.faults import fault
-
 _NO_DIRECTORY_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EBADF)
 
 
@@ -20,7 +18,7 @@ def write_atomic(path: Path, data: bytes) -> None:
 
     A symbolic link is followed, so that the rename stays on the file system of the real file. Whatever fails
     (no space, no permission, an interrupt), the old file is intact and no temporary file is left; only a
-    SIGKILL leaves one, which `remove_leftovers` clears.
+    SIGKILL leaves one.
 
     Raises:
         OSError: as the file system gave it.
@@ -28,46 +26,25 @@ def write_atomic(path: Path, data: bytes) -> None:
     target = Path(os.path.realpath(path))
     temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
     try:
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
-        try:
-            write_all(descriptor, data)
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-        fault("replace")
+        with temporary.open("xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
         os.replace(temporary, target)
     except BaseException:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
         raise
-    sync_directory(target.parent)
+    folder = os.open(target.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    except OSError as error:
+        if error.errno not in _NO_DIRECTORY_SYNC:  # a file system that does not know how
+            raise
+    finally:
+        os.close(folder)
 
 
 def write_json(path: Path, value: Any) -> None:
     """Write `value` atomically as indented, strict JSON (no NaN) with a closing newline."""
     write_atomic(path, (json.dumps(value, indent=2, allow_nan=False) + "\n").encode("ascii"))
-
-
-def write_all(descriptor: int, data: bytes) -> None:
-    """Write every byte: `os.write` may take fewer than it was given."""
-    view = memoryview(data)
-    while view:
-        view = view[os.write(descriptor, view) :]
-
-
-def sync_directory(directory: Path) -> None:
-    """Make renames and removals in `directory` durable, where the file system knows how."""
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    except OSError as error:
-        if error.errno not in _NO_DIRECTORY_SYNC:
-            raise
-    finally:
-        os.close(descriptor)
-
-
-def remove_leftovers(directory: Path) -> None:
-    """Remove the temporary files a killed writer left in `directory`; the caller holds the cell's lock."""
-    for leftover in directory.glob(".*.tmp"):
-        leftover.unlink(missing_ok=True)

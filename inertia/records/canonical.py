@@ -7,6 +7,9 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+# Most of what is hashed, by the million; subclasses go the long way.
+_AS_IT_IS = frozenset((str, int, bool, type(None)))
+
 
 def canonical_json(value: Any) -> str:
     """Return the one JSON text of a nested value: equal meaning, equal text.
@@ -29,14 +32,17 @@ def _plain(value: Any, where: str) -> Any:
         return int(value)
     if isinstance(value, float):
         if not math.isfinite(value):
-            raise ValueError(
-                f"{where} is {value}: only finite numbers have an identity; use null for 'no value'"
-            )
+            raise ValueError(f"{where} is {value}: only finite numbers have an identity; use null for 'no value'")
         return int(value) if value.is_integer() else float(value)
     if isinstance(value, Mapping):
-        return {_key(key, where): _plain(item, f"{where}.{key}") for key, item in value.items()}
+        return {
+            _key(key, where): item if type(item) in _AS_IT_IS else _plain(item, f"{where}.{key}")
+            for key, item in value.items()
+        }
     if isinstance(value, list | tuple):
-        return [_plain(item, f"{where}[{place}]") for place, item in enumerate(value)]
+        return [
+            item if type(item) in _AS_IT_IS else _plain(item, f"{where}[{place}]") for place, item in enumerate(value)
+        ]
     raise TypeError(
         f"{where} is a {type(value).__name__}: allowed are null, bool, int, float, text, list, tuple and "
         "mapping; convert it first (numpy scalars: .item(), OmegaConf nodes: OmegaConf.to_container)"
@@ -45,7 +51,5 @@ def _plain(value: Any, where: str) -> Any:
 
 def _key(key: Any, where: str) -> str:
     if not isinstance(key, str):
-        raise TypeError(
-            f"{where} has the key {key!r} of type {type(key).__name__}: keys are text, write '{key}'"
-        )
+        raise TypeError(f"{where} has the key {key!r} of type {type(key).__name__}: keys are text, write '{key}'")
     return key

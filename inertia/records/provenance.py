@@ -39,6 +39,16 @@ ENVIRONMENT = (
     "HF_HUB_OFFLINE",
     "TRANSFORMERS_OFFLINE",
     "HF_DATASETS_OFFLINE",
+    "HF_ENDPOINT",
+    "HF_HOME",
+    "OPENBLAS_NUM_THREADS",
+    "PYTORCH_CUDA_ALLOC_CONF",
+    "TORCHDYNAMO_DISABLE",
+    "TORCH_COMPILE_DISABLE",
+    "SLURM_CPUS_PER_TASK",
+    "SLURM_JOB_ID",
+    "RAY_ADDRESS",
+    "WANDB_MODE",
 )
 _SECONDS = 10
 
@@ -114,9 +124,7 @@ def environment_sha256() -> str:
 
 
 def _diff_sha256(root: Path, only: tuple[str, ...]) -> str | None:
-    changes = _run(
-        "git", "-C", str(root), "diff", "HEAD", "--binary", "--no-ext-diff", "--no-textconv", *only
-    )
+    changes = _run("git", "-C", str(root), "diff", "HEAD", "--binary", "--no-ext-diff", "--no-textconv", *only)
     untracked = _run("git", "-C", str(root), "ls-files", "--others", "--exclude-standard", "-z", *only)
     if changes is None or untracked is None:
         return None

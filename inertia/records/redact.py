@@ -52,22 +52,15 @@ def redact(value: Any, environ: Mapping[str, str] | None = None) -> Any:
             for key, item in value.items()
         }
     if isinstance(value, list | tuple):
-        flags = [
-            isinstance(item, str) and item.startswith("-") and bool(_FLAG.match(item))
-            for item in [None, *value]
-        ]
+        flags = [isinstance(item, str) and item.startswith("-") and bool(_FLAG.match(item)) for item in [None, *value]]
         pairs = zip(value, flags, strict=False)
-        return [
-            _MASK if hidden and isinstance(item, str) else redact(item, environ) for item, hidden in pairs
-        ]
+        return [_MASK if hidden and isinstance(item, str) else redact(item, environ) for item, hidden in pairs]
     return value
 
 
 def _secret_values(environ: Mapping[str, str]) -> list[str]:
     named = re.compile(rf"(?i)(?:{_SECRET_NAME}|_key)$")
-    found = {
-        value for name, value in environ.items() if named.search(name) and len(value) >= _SHORTEST_SECRET
-    }
+    found = {value for name, value in environ.items() if named.search(name) and len(value) >= _SHORTEST_SECRET}
     # A path or a plain number under such a name is no secret, and would mask too much.
     secrets = (value for value in found if not value.startswith("/") and not value.isdigit())
     return sorted(secrets, key=len, reverse=True)

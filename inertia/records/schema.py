@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import operator
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from inertia.records.canonical import canonical_json
@@ -75,6 +75,13 @@ def sample_schema() -> pyarrow.Schema:
     return pa.schema(fields, metadata={"inertia.schema_version": str(SCHEMA_VERSION)})
 
 
+def schema_of(columns: Iterable[str]) -> pyarrow.Schema:
+    """Return the schema of some columns of the record."""
+    import pyarrow as pa
+
+    return pa.schema([sample_schema().field(name) for name in columns])
+
+
 def check_version(version: Any, where: object) -> None:
     """Accept this schema version and every older one.
 
@@ -83,9 +90,7 @@ def check_version(version: Any, where: object) -> None:
         ValueError: for something that is no version.
     """
     if not isinstance(version, int) or isinstance(version, bool) or version < 1:
-        raise ValueError(
-            f"{where}: schema_version is {version!r}, expected an integer from 1 to {SCHEMA_VERSION}"
-        )
+        raise ValueError(f"{where}: schema_version is {version!r}, expected an integer from 1 to {SCHEMA_VERSION}")
     if version > SCHEMA_VERSION:
         raise NewerSchema(
             f"{where}: schema_version {version} is newer than {SCHEMA_VERSION}, the newest this inertia "
@@ -107,9 +112,7 @@ def make_row(values: Mapping[str, Any]) -> dict[str, Any]:
     """
     unknown = sorted(set(values) - set(COLUMNS))
     if unknown:
-        raise ValueError(
-            f"unknown columns {unknown}: a row has {list(COLUMNS)}; put anything else into 'telemetry'"
-        )
+        raise ValueError(f"unknown columns {unknown}: a row has {list(COLUMNS)}; put anything else into 'telemetry'")
     given = {
         "group_id": values.get("example_id"),
         **_EMPTY,
@@ -170,9 +173,7 @@ def _integer(name: str, kind: str, value: Any) -> int:
     try:
         number = operator.index(value)
     except TypeError:
-        raise TypeError(
-            f"column {name!r} is {value!r} of type {type(value).__name__}: expected an integer"
-        ) from None
+        raise TypeError(f"column {name!r} is {value!r} of type {type(value).__name__}: expected an integer") from None
     if not -(2 ** _BITS[kind]) <= number < 2 ** _BITS[kind]:
         raise ValueError(f"column {name!r} is {number}: it does not fit {kind}")
     return number
@@ -183,9 +184,7 @@ def _number(name: str, value: Any) -> float:
         raise TypeError(f"column {name!r} is {value!r}: expected a number")
     number = float(value)
     if not math.isfinite(number):
-        raise ValueError(
-            f"column {name!r} is {number}: expected a finite number, or None where there is none"
-        )
+        raise ValueError(f"column {name!r} is {number}: expected a finite number, or None where there is none")
     return number
 
 
@@ -199,11 +198,7 @@ def _check_row(row: Mapping[str, Any]) -> None:
         raise ValueError(f"{who}: attempt is {row['attempt']}, expected 1 or more")
     if row["status"] == "failed" and (row["error"] is None or row["score"] is not None):
         raise ValueError(f"{who}: a failed example has an error and no score, not even 0")
-    if row["status"] == "ok" and (
-        row["prediction"] is None or row["score"] is None or row["error"] is not None
-    ):
-        raise ValueError(
-            f"{who}: an ok example has a prediction, a score and no error; record a failure instead"
-        )
+    if row["status"] == "ok" and (row["prediction"] is None or row["score"] is None or row["error"] is not None):
+        raise ValueError(f"{who}: an ok example has a prediction, a score and no error; record a failure instead")
     if row["score"] is not None and not 0.0 <= row["score"] <= 1.0:
         raise ValueError(f"{who}: score is {row['score']}, expected a fraction from 0 to 1")

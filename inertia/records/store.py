@@ -1,26 +1,36 @@
 """One SQLite file per writer: what is written to it, in one transaction at a time, and read back row by row.
 
 Every row carries a hash over all its columns, so that a changed byte is found wherever it lies. Opening a file for
-reading takes no part in its locks beyond SQLite's own; readers of a folder take the union of its files (`read`).
+reading takes no part in its locks beyond SQLite's own; readers of a folder take the union of its files (`progress`).
 """
 
 from __future__ import annotations
 
 import hashlib
+import logging
+import re
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from inertia.records.canonical import canonical_json
 from inertia.records.faults import fault
 from inertia.records.lock import CellLocked, exclusive
 
 VERSION = 1
+LOCKS = "locks"
 _APPLICATION = 0x696E7274  # "inrt": tells our files from any other SQLite database
-_BUSY_SECONDS = 10
+_READ_SECONDS = 30
+# A reader of a large file may hold up a commit; a run does not end for that.
+_WRITE_SECONDS = 600
+_OLD_CELL = re.compile(r".*__c[0-9a-f]{11}")
+
+_log = logging.getLogger(__name__)
 
 # Table -> its columns with their types; the first `_KEYS[table]` of them are the key. JSON columns hold canonical JSON.
 TABLES: Mapping[str, Mapping[str, str]] = {
@@ -33,17 +43,18 @@ TABLES: Mapping[str, Mapping[str, str]] = {
         "error": "TEXT",
         "provenance": "TEXT",
     },
-    # What a cell is; `manifest` holds the resolved config, `planned` the ids of all planned examples.
+    # What a cell is; `manifest` holds the resolved config, `planned` the ids of all planned examples, since `written`.
     "cell": {
         "id": "TEXT",
         "label": "TEXT",
         "identity": "TEXT",
         "manifest": "TEXT",
         "planned": "TEXT",
+        "written": "TEXT",
         "session": "TEXT",
     },
-    # Which rows (cell, example) decode together, from before they are decoded.
-    "batch": {"id": "TEXT", "plan": "TEXT", "session": "TEXT"},
+    # Which rows (cell, example) decode together, from before they are decoded; `prompts` is what their cells share.
+    "batch": {"prompts": "TEXT", "id": "TEXT", "plan": "TEXT", "session": "TEXT"},
     # One attempt at an example; `row` holds the whole of it under its schema version.
     "sample": {
         "cell": "TEXT",
@@ -59,23 +70,26 @@ TABLES: Mapping[str, Mapping[str, str]] = {
     "seal": {"cell": "TEXT", "plan_sha256": "TEXT", "rows_sha256": "TEXT", "summary": "TEXT", "session": "TEXT"},
     # A cell's place in an experiment.
     "listing": {"experiment": "TEXT", "profile": "TEXT", "cell": "TEXT", "entry": "TEXT", "listed": "TEXT"},
-    # A sealed cell that W&B has.
-    "mirrored": {"cell": "TEXT", "rows_sha256": "TEXT", "run": "TEXT"},
+    # A sealed cell that W&B has, as it confirmed.
+    "mirrored": {"cell": "TEXT", "rows_sha256": "TEXT", "mode": "TEXT", "project": "TEXT", "run": "TEXT"},
 }
-_KEYS = {"sample": 3, "listing": 3, "mirrored": 2}
+_KEYS = {"batch": 2, "sample": 3, "listing": 3, "mirrored": 4}
 
 
-class Damaged(RuntimeError):
-    """A file of records, or a row of it, is not what was written."""
+class CorruptRecord(RuntimeError):
+    """A record on disk is not what this package wrote; the message names the file, and the row where it is known."""
+
+
+class OldRecords(ValueError):
+    """A folder of results was written by a version whose records this one does not read."""
 
 
 def schema() -> list[str]:
     """Return the statements that make an empty file."""
     made = []
     for table, columns in TABLES.items():
-        key = ", ".join(list(columns)[: _KEYS.get(table, 1)])
         typed = ", ".join(f"{name} {kind}" for name, kind in columns.items())
-        made.append(f"CREATE TABLE {table} ({typed}, hash TEXT, PRIMARY KEY ({key})) WITHOUT ROWID")
+        made.append(f"CREATE TABLE {table} ({typed}, hash TEXT, PRIMARY KEY ({_key(table)})) WITHOUT ROWID")
     return made
 
 
@@ -103,95 +117,137 @@ class Store:
 
         Raises:
             sqlite3.IntegrityError: an attempt is recorded already.
-            OSError, sqlite3.OperationalError: it could not be written; the file is as it was before.
+            OSError: it could not be written (a full disk, for instance); the file is as it was before.
         """
-        with self.connection:
-            self.connection.execute("BEGIN IMMEDIATE")
-            for table, many in rows.items():
-                verb = "INSERT" if table == "sample" else "INSERT OR REPLACE"
-                columns = TABLES[table]
-                marks = ", ".join("?" * (len(columns) + 1))
-                for row in many:
-                    values = [row[name] for name in columns]
-                    self.connection.execute(f"{verb} INTO {table} VALUES ({marks})", (*values, row_hash(table, values)))
-            fault("commit")
+        try:
+            with self.connection:
+                self.connection.execute("BEGIN IMMEDIATE")
+                for table, many in rows.items():
+                    self._insert(table, many)
+                fault("commit")
+        except sqlite3.OperationalError as error:
+            raise OSError(f"{self.path}: {error}") from error
         fault("committed")
+
+    def _insert(self, table: str, many: Iterable[Mapping[str, Any]]) -> None:
+        verb = "INSERT" if table == "sample" else "INSERT OR REPLACE"
+        marks = ", ".join("?" * (len(TABLES[table]) + 1))
+        for row in many:
+            values = [row[name] for name in TABLES[table]]
+            self.connection.execute(f"{verb} INTO {table} VALUES ({marks})", (*values, row_hash(table, values)))
 
 
 @contextmanager
 def open_store(folder: Path, name: str) -> Iterator[Store]:
     """Open the first of `name`.db, `name`-2.db, ... that no other process writes, made where there is none.
 
+    A file that is damaged, of a newer version or in use by another program is left alone, and said in the log.
+
     Raises:
-        Damaged: the file is no file of ours.
-        OSError, sqlite3.Error: it cannot be opened or written.
+        OSError: it cannot be opened or written.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    number = 1
-    while True:
-        path = folder / (f"{name}.db" if number == 1 else f"{name}-{number}.db")
-        held = exclusive(path.with_suffix(".lock"), str(path))
+    (folder / LOCKS).mkdir(parents=True, exist_ok=True)
+    with ExitStack() as stack:
+        store = _first_free(folder, name, stack)
         try:
-            held.__enter__()
-        except CellLocked:
-            number += 1
-            continue
-        try:
-            with closing(_connect(path, "rwc")) as connection:
-                connection.execute("PRAGMA journal_mode = TRUNCATE")
-                connection.execute("PRAGMA synchronous = FULL")
-                if not connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
-                    with connection:
-                        connection.execute("BEGIN IMMEDIATE")
-                        for statement in schema():
-                            connection.execute(statement)
-                        connection.execute(f"PRAGMA application_id = {_APPLICATION}")
-                        connection.execute(f"PRAGMA user_version = {VERSION}")
-                check_file(connection, path)
-                yield Store(path, connection)
+            yield store
         finally:
-            held.__exit__(None, None, None)
-        return
+            # Leaves nothing beside the file.
+            with suppress(sqlite3.Error):
+                store.connection.execute("PRAGMA journal_mode = DELETE")
+
+
+def _first_free(folder: Path, name: str, stack: ExitStack) -> Store:
+    for number in count(1):
+        path = folder / (f"{name}.db" if number == 1 else f"{name}-{number}.db")
+        with ExitStack() as held:
+            try:
+                held.enter_context(exclusive(folder / LOCKS / f"{path.name}.lock", str(path)))
+                connection = held.enter_context(closing(_connect(path, "rwc", seconds=1)))
+                _make_ready(connection, path)
+            except CellLocked:
+                continue
+            except (CorruptRecord, sqlite3.DatabaseError) as error:
+                busy = getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_BUSY
+                if isinstance(error, sqlite3.OperationalError) and not busy:
+                    raise OSError(f"{path}: {error}") from error
+                _log.warning("%s is left alone (%s); writing to the next file", path, error)
+                continue
+            stack.push(held.pop_all())
+            return Store(path, connection)
+    raise AssertionError("unreachable")
+
+
+def _make_ready(connection: sqlite3.Connection, path: Path) -> None:
+    """Make the tables of a new file; hold another one against what SQLite knows of its own files.
+
+    Raises:
+        CorruptRecord, sqlite3.DatabaseError: it is not to be written.
+    """
+    connection.execute("PRAGMA journal_mode = TRUNCATE")
+    connection.execute("PRAGMA synchronous = FULL")
+    with connection:
+        connection.execute("BEGIN IMMEDIATE")
+        if _is_empty(connection):
+            for statement in schema():
+                connection.execute(statement)
+            connection.execute(f"PRAGMA application_id = {_APPLICATION}")
+            connection.execute(f"PRAGMA user_version = {VERSION}")
+            fault("create")
+    check_file(connection, path)
+    found = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
+    if found != "ok":
+        raise CorruptRecord(f"{path}: {found}")
+    connection.execute(f"PRAGMA busy_timeout = {1000 * _WRITE_SECONDS}")
 
 
 @contextmanager
 def reading(path: Path) -> Iterator[sqlite3.Connection]:
     """Open a file to read it in one snapshot, beside its writer if there is one.
 
-    What a killed writer left half done is rolled back first, which SQLite does only where the file may be written.
+    What a killed writer left half done is rolled back first, which SQLite does only where the file may be written. A
+    file whose writer was killed while it made it reads as one without rows.
 
     Raises:
-        Damaged: the file is no file of ours, is of a newer version, or cannot be read.
+        CorruptRecord: the file is no file of ours, is of a newer version, or cannot be read.
     """
     try:
-        with closing(_connect(path, "ro")) as connection:
+        with closing(_connect(path, "ro", _READ_SECONDS)) as connection:
             try:
-                check_file(connection, path)
                 connection.execute("BEGIN")
+                empty = _is_empty(connection)
             except sqlite3.OperationalError:
-                with suppress(sqlite3.Error), closing(_connect(path, "rw")) as other:
-                    other.execute("SELECT count(*) FROM sqlite_master")
-                check_file(connection, path)
+                connection.rollback()
+                with suppress(sqlite3.Error), closing(_connect(path, "rw", _READ_SECONDS)) as other:
+                    _is_empty(other)
                 connection.execute("BEGIN")
-            yield connection
-    except sqlite3.Error as error:
-        raise Damaged(f"{path}: {error}") from error
+                empty = _is_empty(connection)
+            if not empty:
+                check_file(connection, path)
+                yield connection
+                return
+        with closing(sqlite3.connect(":memory:")) as nothing:
+            for statement in schema():
+                nothing.execute(statement)
+            yield nothing
+    except (sqlite3.Error, UnicodeDecodeError) as error:
+        raise CorruptRecord(f"{path}: {error}") from error
 
 
 def check_file(connection: sqlite3.Connection, path: Path) -> None:
     """Refuse what is no file of this version.
 
     Raises:
-        Damaged: naming the file and what it is.
+        CorruptRecord: naming the file and what it is.
     """
     application = connection.execute("PRAGMA application_id").fetchone()[0]
     version = connection.execute("PRAGMA user_version").fetchone()[0]
     if application != _APPLICATION:
-        raise Damaged(f"{path}: no file of inertia's records; move it away")
+        raise CorruptRecord(f"{path}: no file of inertia's records; move it away")
     if version > VERSION:
-        raise Damaged(f"{path}: version {version} of the records is newer than {VERSION}: update inertia")
+        raise CorruptRecord(f"{path}: version {version} of the records is newer than {VERSION}: update inertia")
     if version != VERSION:
-        raise Damaged(f"{path}: version {version} of the records is unknown; expected {VERSION}")
+        raise CorruptRecord(f"{path}: version {version} of the records is unknown; expected {VERSION}")
 
 
 def rows(
@@ -200,16 +256,16 @@ def rows(
     """Yield rows of a table whose hash holds, in the order of the key.
 
     Raises:
-        Damaged: naming the key of the first row whose hash does not hold.
+        CorruptRecord: naming the key of the first row whose hash does not hold.
     """
     columns = list(TABLES[table])
-    key = ", ".join(columns[: _KEYS.get(table, 1)])
     found = connection.execute(
-        f"SELECT {', '.join(columns)}, hash FROM {table} {where} ORDER BY {key}", tuple(parameters)
+        f"SELECT {', '.join(columns)}, hash FROM {table} {where} ORDER BY {_key(table)}", tuple(parameters)
     )
     for *values, stated in found:
         if row_hash(table, values) != stated:
-            raise Damaged(f"{table} {values[: _KEYS.get(table, 1)]}: the row is not what was written")
+            key = ", ".join(map(str, values[: _KEYS.get(table, 1)]))
+            raise CorruptRecord(f"table {table}, row {key}: not what was written")
         yield dict(zip(columns, values, strict=True))
 
 
@@ -218,8 +274,29 @@ def files(folder: Path) -> list[Path]:
     return sorted(path for path in folder.glob("*.db") if path.is_file())
 
 
-def _connect(path: Path, mode: str) -> sqlite3.Connection:
-    from urllib.parse import quote
+def refuse_old(results: Path) -> None:
+    """Refuse a folder of results, or of cells, that holds records of release 0.1.0 or before: a folder for each cell.
 
+    Raises:
+        OldRecords: saying how to take them along.
+    """
+    for folder in (results, results / "runs", *results.glob("shards/*/runs"), results / "dataset"):
+        cells = (each for each in folder.glob("*__c*/manifest.json") if _OLD_CELL.fullmatch(each.parent.name))
+        if any(True for _ in (*cells, *folder.glob("backbone=*/benchmark=*/*.parquet"))):
+            raise OldRecords(
+                f"{folder} was written by release 0.1.0, whose records this version does not read: with that version, "
+                f"run python -m inertia.records export (see its --help), then move {folder} away"
+            )
+
+
+def _key(table: str) -> str:
+    return ", ".join(list(TABLES[table])[: _KEYS.get(table, 1)])
+
+
+def _is_empty(connection: sqlite3.Connection) -> bool:
+    return connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] == 0
+
+
+def _connect(path: Path, mode: str, seconds: float) -> sqlite3.Connection:
     uri = f"file:{quote(str(path.absolute()))}?mode={mode}"
-    return sqlite3.connect(uri, uri=True, timeout=_BUSY_SECONDS, isolation_level=None)
+    return sqlite3.connect(uri, uri=True, timeout=seconds, isolation_level=None)

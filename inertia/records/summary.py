@@ -7,16 +7,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from inertia.records.attempts import rows_sha256
 from inertia.records.schema import SCHEMA_VERSION
-from inertia.records.settle import rows_sha256
 from inertia.statistics.interval import interval
 
-_SEED = 0
 
-
-def summarise(
-    manifest: Mapping[str, Any], rows: Iterable[Mapping[str, Any]], attempts: int
-) -> dict[str, Any]:
+def summarise(manifest: Mapping[str, Any], rows: Iterable[Mapping[str, Any]], attempts: int) -> dict[str, Any]:
     """Return the summary of a cell from its settled rows.
 
     The denominator is the plan: as long as one planned example is not ok, `score` and `metrics` are null, for
@@ -40,10 +36,7 @@ def summarise(
         "score": _score(ok) if complete else None,
         "metrics": _metrics(ok) if complete else None,
         "totals": {
-            **{
-                name: _over(sum, ok, name)
-                for name in ("prompt_tokens", "new_tokens", "evictions", "truncated")
-            },
+            **{name: _over(sum, ok, name) for name in ("prompt_tokens", "new_tokens", "evictions", "truncated")},
             **{name: _seconds(ok, name) for name in ("prefill_seconds", "decode_seconds")},
         },
         "maxima": {name: _over(max, ok, name) for name in ("peak_tokens", "cache_bytes")},
@@ -55,8 +48,8 @@ def summarise(
 def _score(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
     groups = [row["group_id"] for row in rows]
     clusters = groups if len(set(groups)) < len(groups) else None
-    result = interval([row["score"] for row in rows], seed=_SEED, clusters=clusters)
-    return {**asdict(result), "seed": _SEED} if result is not None else None
+    result = interval([row["score"] for row in rows], clusters=clusters)
+    return asdict(result) if result is not None else None
 
 
 def _metrics(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
@@ -74,9 +67,7 @@ def _over(fold: Callable[[list[Any]], Any], rows: Sequence[Mapping[str, Any]], n
 
 
 def _seconds(rows: Sequence[Mapping[str, Any]], name: str) -> float | None:
-    shares = [
-        row[name] / (row["batch_rows"] if row["batch_rows"] else 1) for row in rows if row[name] is not None
-    ]
+    shares = [row[name] / (row["batch_rows"] if row["batch_rows"] else 1) for row in rows if row[name] is not None]
     return sum(shares) if shares else None
 
 

@@ -1,123 +1,107 @@
-"""Every promise of a record held against the files: hashes, seals, identities, plans."""
+"""Every promise of the records held against the files: SQLite's own check, every hash, identities, plans, seals."""
 
 from __future__ import annotations
 
+import hashlib
 import math
-from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+import sqlite3
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Any
 
-from inertia.records.facts import DAMAGE, steady
 from inertia.records.identity import cell_id
-from inertia.records.journal import CorruptRecord, read_journal
-from inertia.records.layout import JOURNAL, named_folders, read_manifest
-from inertia.records.load import check_rows
-from inertia.records.published import published_files
-from inertia.records.read import Cell, read_cell, read_published
-from inertia.records.settle import settle
+from inertia.records.progress import Damage
+from inertia.records.read import Cell, sources
+from inertia.records.rows import damage_of, load
+from inertia.records.store import TABLES, CorruptRecord, reading, row_hash, schema
+
+_CHECKED = ("example_id", "status", "score")
 
 
-@dataclass(frozen=True)
-class Finding:
-    """What was found of one cell, or of one published file that cannot be read.
+def verify(source: Path) -> tuple[list[Cell], list[Damage]]:
+    """Return the cells that nothing hurts, sorted by id, and everything that is wrong.
 
-    Attributes:
-        source: its folder or file.
-        status: "intact", "incomplete" or "damaged".
-        detail: how far the cell is, or what is wrong.
-        cell: the cell's id, None where it could not be read.
-    """
-
-    source: Path
-    status: Literal["intact", "incomplete", "damaged"]
-    detail: str
-    cell: str | None = None
-
-
-def places(source: Path) -> list[Path]:
-    """Return what `source` has to check: cell folders, twins included, or published files.
+    Args:
+        source: results root, published file or folder of such files.
 
     Raises:
-        FileNotFoundError: when `source` does not exist.
+        FileNotFoundError, OldRecords: as `read.sources`.
     """
-    files = published_files(source)
-    return files if files else [folder for _, folder in named_folders(source)]
+    import numpy as np
+
+    damages = [damage for path in sources(source) if path.suffix != ".parquet" for damage in check_store(path)]
+    read = load(source, _CHECKED)
+    hurt = {name for damage in damages for name in damage.cells or ()}
+    damages += [damage for damage in read.damages if damage.cells is None or not hurt.issuperset(damage.cells)]
+    rows = {name: column.to_pylist() for name, column in zip(_CHECKED, read.table.columns, strict=True)}
+    start = 0
+    for cell, count in zip(read.cells, np.bincount(read.place, minlength=len(read.cells)).tolist(), strict=True):
+        own = {name: column[start : start + count] for name, column in rows.items()}
+        start += count
+        damages += [damage_of(cell, problem) for problem in _problems(cell, own)]
+    hurt |= {name for damage in damages for name in damage.cells or ()}
+    return [cell for cell in read.cells if cell.id not in hurt], list(dict.fromkeys(damages))
 
 
-def verify(found: list[Path], jobs: int = 1) -> Iterator[list[Finding]]:
-    """Yield the findings of each of the `places`, in their order, checked by `jobs` processes.
-
-    A cell that two of the places hold is damaged: nobody can say which of them is meant.
-    """
-    first: dict[str, Path] = {}
-    for place, findings in zip(found, _checked(found, jobs), strict=True):
-        twins = []
-        for finding in findings:
-            other = None if finding.cell is None else first.setdefault(finding.cell, place)
-            if other is not None and other != place:
-                twins.append(Finding(place, "damaged", f"{other} holds cell {finding.cell} too: move one away"))
-        yield [*findings, *twins]
-
-
-def _checked(found: list[Path], jobs: int) -> Iterator[list[Finding]]:
-    if jobs == 1:
-        yield from map(check, found)
-        return
-    with ProcessPoolExecutor(jobs) as pool:
-        yield from pool.map(check, found, chunksize=8)
-
-
-def check(source: Path) -> list[Finding]:
-    """Return the findings of one folder or published file; none where nothing is recorded yet."""
+def check_store(path: Path) -> Iterator[Damage]:
+    """Yield what is wrong with a store: its structure, its schema, every row's hash and whom the row belongs to."""
     try:
-        return _file(source) if source.is_file() else steady(_folder, source)
-    except (*DAMAGE, KeyError, TypeError) as error:
-        return [Finding(source, "damaged", f"{type(error).__name__}: {error}")]
+        with reading(path) as connection:
+            connection.text_factory = lambda data: data.decode("utf-8", "replace")
+            known = tuple(name for (name,) in connection.execute("SELECT id FROM cell ORDER BY id"))
+            found = [line for (line,) in connection.execute("PRAGMA integrity_check(1)")]
+            made = [text for (text,) in connection.execute("SELECT sql FROM sqlite_master ORDER BY rowid")]
+            if found != ["ok"]:
+                yield Damage(path, f"{path}: {found[0]}", known)
+            if made != schema():
+                yield Damage(path, f"{path}: its tables are not those that were made", known)
+            for table in TABLES:
+                for row in _bad_rows(connection, table):
+                    hurt = _hurt(connection, table, row, known)
+                    said = ", ".join(hurt) if hurt != known else "any of its cells"
+                    yield Damage(path, f"{path}: a row of table {table} is not what was written; it hurts {said}", hurt)
+    except (CorruptRecord, sqlite3.Error) as error:
+        yield Damage(path, str(error) if str(path) in str(error) else f"{path}: {error}", None)
 
 
-def _file(path: Path) -> list[Finding]:
-    cells = read_published(path)
-    for cell in cells:
-        _hold(cell, path)
-    return [Finding(path, "intact", cell.progress, cell.id) for cell in cells]
+def _bad_rows(connection: sqlite3.Connection, table: str) -> Iterator[dict[str, Any]]:
+    columns = list(TABLES[table])
+    # The samples of known cells are held against their hashes by `load`, cell by cell.
+    where = " WHERE cell NOT IN (SELECT id FROM cell)" if table == "sample" else ""
+    for *values, stated in connection.execute(f"SELECT {', '.join(columns)}, hash FROM {table}{where}"):
+        try:
+            good = row_hash(table, values) == stated
+        except (TypeError, ValueError):  # a value that no row of ours holds
+            good = False
+        if not good or where:
+            yield dict(zip(columns, values, strict=True))
 
 
-def _folder(folder: Path) -> list[Finding]:
-    if read_manifest(folder) is None:
-        return []
-    cell = read_cell(folder)
-    if not folder.name.endswith(f"__{cell.id}"):
-        raise CorruptRecord(f"{folder}: the folder of another cell, its manifest says {cell.id}")
-    _hold(cell, folder)
-    if not cell.sealed:
-        return [Finding(folder, "incomplete", cell.progress, cell.id)]
-    journal = folder / JOURNAL
-    if journal.exists():
-        # A reopened cell goes on from its journal, which must therefore say what was sealed.
-        check_rows(list(settle(read_journal(journal).rows, journal).values()), cell.summary, journal)
-    return [Finding(folder, "intact", cell.progress, cell.id)]
+def _hurt(
+    connection: sqlite3.Connection, table: str, row: Mapping[str, Any], known: tuple[str, ...]
+) -> tuple[str, ...]:
+    """Return the cells that a damaged row is about, all of the file where that cannot be told."""
+    if table == "cell":
+        given = "c" + hashlib.sha256(str(row["identity"]).encode("utf-8", "replace")).hexdigest()[:11]
+        return tuple({given: None, str(row["id"]): None})
+    if table in ("session", "batch"):
+        asked = f"SELECT DISTINCT cell FROM sample WHERE {table} = ?"
+        found = tuple(sorted(str(name) for (name,) in connection.execute(asked, (row["id"],))))
+        return found or known
+    return (row["cell"],) if row["cell"] in known else known
 
 
-def _hold(cell: Cell, where: Path) -> None:
-    """Hold what the readers do not: id, owner of the rows, plan and the summary's own numbers."""
+def _problems(cell: Cell, rows: Mapping[str, list[Any]]) -> Iterator[str]:
+    """Yield what readers do not look at: the id, the plan and the summary's own numbers."""
     if cell.id != cell_id(cell.identity):
-        raise CorruptRecord(f"{where}: the cell id is {cell.id}, its identity gives {cell_id(cell.identity)}")
-    strangers = sorted({row["cell_id"] for row in cell.rows} - {cell.id})
-    if strangers:
-        raise CorruptRecord(f"{where}: rows of {strangers} in cell {cell.id}")
-    unplanned = sorted({row["example_id"] for row in cell.rows} - set(cell.planned))
-    if unplanned:
-        raise CorruptRecord(f"{where}: rows of examples that are not planned: {unplanned[:5]}")
+        yield f"its identity gives the id {cell_id(cell.identity)}"
+    if unplanned := sorted(set(rows["example_id"]) - set(cell.planned)):
+        yield f"rows of examples that are not planned: {unplanned[:5]}"
     if cell.summary is None:
         return
-    ok = [row for row in cell.rows if row["status"] == "ok"]
-    if len(ok) != len(cell.planned) or cell.summary["ok"] != len(ok):
-        raise CorruptRecord(
-            f"{where}: sealed with {cell.summary['ok']} of {len(cell.planned)} examples, {len(ok)} are ok"
-        )
-    mean = sum(row["score"] for row in ok) / len(ok)
+    scores = [score for score, status in zip(rows["score"], rows["status"], strict=True) if status == "ok"]
     stated = cell.summary["score"]["mean"]
-    if not math.isclose(mean, stated, abs_tol=1e-9):
-        raise CorruptRecord(f"{where}: the summary says {stated} as mean score, the rows give {mean}")
+    if not len(scores) == len(cell.planned) == cell.summary["ok"]:
+        yield f"sealed with {cell.summary['ok']} of {len(cell.planned)} examples, {len(scores)} are ok"
+    elif not math.isclose(sum(scores) / len(scores), stated, abs_tol=1e-9):
+        yield f"the summary says {stated} as mean score, the rows give {sum(scores) / len(scores)}"

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 
 class Column(NamedTuple):
@@ -30,3 +33,11 @@ class Grid(NamedTuple):
     columns: tuple[Column, ...]
     rows: tuple[Row, ...]
     notes: tuple[str, ...]
+
+
+class Report(NamedTuple):
+    """A finished table: its numbers in long form for programs, and its grid for people."""
+
+    name: str
+    frame: DataFrame
+    grid: Grid

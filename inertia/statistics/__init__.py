@@ -1,8 +1,8 @@
-"""Intervals, paired tests and corrections: functions of their arguments, with a generator of their own.
+"""Intervals, paired tests and corrections: functions of their arguments.
 
-From scipy: the exact binomial test behind McNemar. Own code where scipy lacks what we need: bootstrap with
-clusters and strata, Wilson for fractional sums, sign flips with ties, Holm; the tests compare each with scipy
-where they meet.
+From scipy: quantiles, and the exact binomial test behind McNemar. Own code where scipy lacks what we need: Wilson for
+scores that are no counts, paired intervals, sign flips with ties, Holm; the tests compare each with scipy where they
+meet, and simulate how often the intervals cover.
 """
 
 from inertia.statistics.corrections import holm

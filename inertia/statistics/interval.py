@@ -1,18 +1,33 @@
-"""How sure a mean is."""
+"""How sure a mean is.
+
+Scores lie in [0, 1], are few (8 to 200), and often all alike, where resampling and mean +- 2 errors claim too much. All
+intervals of scores here are Wilson's, in one of three forms:
+
+* scores of 0 and 1: of the n scores, with the lower end of 1 to 3 hits (and the upper end of as many misses) moved out
+  to the Poisson one, where Wilson's own covers 85% (the modified interval of Brown, Cai and DasGupta 2001,
+  "Interval Estimation for a Binomial Proportion");
+* other scores, clusters, and means over tasks: of the effective sample size m (1 - m) / variance(m), with the quantile
+  of Student's t in place of the normal one, as surveys do it (Franco, Little, Louis and Slud 2019, "Comparative Study
+  of Confidence Intervals for Proportions in Complex Sample Surveys");
+* scores that are all alike, which show no spread: of the number of clusters. The variance of values in [0, 1] is at
+  most that of a coin with their mean, so this errs to the wide side.
+
+No library that we depend on has the last two (statsmodels, which we would take for this alone, has none of them for
+scores that are no counts); scipy gives the quantiles. An interval is shown for every n of at least 1: it never leaves
+[0, 1], and the tests simulate its coverage at n = 1, 2, 3, 5, 8, 25, 50 and 200.
+Other quantities (`bounded=False`: a divergence, a log-likelihood) have Student's interval, from two on; equal
+values have none.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import NormalDist
-from typing import Literal
 
 import numpy as np
 
-from inertia.statistics.resample import Sample, bootstrap_means
-
-RESAMPLES = 10_000
+from inertia.statistics.sample import Sample
 
 
 @dataclass(frozen=True)
@@ -21,11 +36,11 @@ class Interval:
 
     Attributes:
         mean: the mean of the values.
-        low: lower end.
-        high: upper end.
+        low: lower end, NaN where there is none.
+        high: upper end, likewise.
         n: number of values.
-        method: "bootstrap", "wilson", "bootstrap+wilson" (row averages with constant tasks) or "constant"
-            (equal values outside [0, 1]: the interval has no width and says nothing).
+        method: "wilson" (0 and 1, or all alike), "wilson-t" (with the effective sample size), "t" (quantities
+            that are not bounded) or "constant" (such values, all alike: no interval).
         confidence: nominal coverage.
     """
 
@@ -39,130 +54,143 @@ class Interval:
 
 def interval(
     values: Sequence[float],
-    method: Literal["auto", "bootstrap", "wilson"] = "auto",
-    seed: int = 0,
     confidence: float = 0.95,
     *,
     clusters: Sequence[str] | None = None,
-    resamples: int = RESAMPLES,
+    bounded: bool = True,
 ) -> Interval | None:
     """Return the mean of per-example scores and its interval, or None for no values (print it as "-").
 
-    "bootstrap" is the percentile bootstrap over examples, or over clusters where `clusters` names one per
-    value (examples that share a context are not independent). "wilson" is Wilson's interval. "auto" takes
-    Wilson for values that are all 0 or 1 (without clusters) and the bootstrap otherwise. A bootstrap of equal
-    values has no width, which would claim certainty: it is replaced by Wilson's interval with n = number of
-    clusters; since the variance of values in [0, 1] is at most that of a coin with their mean, that errs to
-    the wide side.
-
-    The result is a function of the arguments alone: the generator is seeded here and no global one is
-    touched.
+    Args:
+        values: scores.
+        confidence: nominal coverage.
+        clusters: names one cluster per value: examples that share a context are not independent.
+        bounded: whether the quantity lies in [0, 1], as scores do; what it measures says so, not the values at hand.
 
     Raises:
-        ValueError: for NaN or infinite values, a confidence outside (0, 1), clusters of another length, or
-            "wilson" for values outside [0, 1].
+        ValueError: for NaN or infinite values, values outside [0, 1] that are said to be bounded, a confidence outside
+            (0, 1), or clusters of another length.
     """
     sample = Sample.of(values, clusters)
     _check_confidence(confidence)
-    if method not in ("auto", "bootstrap", "wilson"):
-        raise ValueError(f"method is {method!r}: expected 'auto', 'bootstrap' or 'wilson'")
-    if sample.n == 0:
-        return None
-    binary = clusters is None and bool(np.isin(sample.values, (0.0, 1.0)).all())
-    if method == "wilson" or (method == "auto" and binary) or sample.constant:
-        return _without_spread(sample, confidence, forced=method == "wilson")
-    low, high = percentile_ends(bootstrap_means([sample], seed, resamples), confidence)
-    return Interval(sample.mean, low, high, sample.n, "bootstrap", confidence)
+    if bounded and sample.n and sample.units == sample.n and np.isin(sample.values, (0.0, 1.0)).all():
+        ends = proportion(int(sample.values.sum()), sample.n, confidence)
+        return Interval(sample.mean, *ends, sample.n, "wilson", confidence)
+    return _of_samples([sample], confidence, bounded)
 
 
 def macro_mean(
     groups: Mapping[str, Sequence[float]],
-    seed: int = 0,
     confidence: float = 0.95,
     *,
     clusters: Mapping[str, Sequence[str]] | None = None,
-    resamples: int = RESAMPLES,
+    bounded: bool = True,
 ) -> Interval | None:
     """Return the mean of the tasks' means, each counting once, and its interval; None if a task is empty.
 
-    Stratified bootstrap: examples (or clusters) are resampled within their task. Tasks whose values are all
-    equal have no spread to resample; their Wilson half-widths are added in quadrature (the MOVER rule:
-    squared distances of the ends from the mean add up as variances do), so that a row of perfect scores is
-    not reported as certain.
+    A task whose values are all alike shows no spread: it takes the variance that it would have with half a hit and half
+    a miss more, so that a row of perfect scores is not reported as certain.
 
     Raises:
         ValueError: as `interval`.
     """
     _check_confidence(confidence)
-    by_task = clusters if clusters is not None else {}
-    samples = [Sample.of(values, by_task.get(task)) for task, values in groups.items()]
-    if not samples or any(sample.n == 0 for sample in samples):
-        return None
-    mean = sum(sample.mean for sample in samples) / len(samples)
-    below = above = 0.0
-    methods = []
-    varying = [sample for sample in samples if not sample.constant]
-    if varying:
-        share = len(varying) / len(samples)
-        centre = sum(sample.mean for sample in varying) / len(varying)
-        low, high = percentile_ends(bootstrap_means(varying, seed, resamples), confidence)
-        below, above = (share * (centre - low)) ** 2, (share * (high - centre)) ** 2
-        methods.append("bootstrap")
-    for sample in samples:
-        if sample.constant:
-            part = _without_spread(sample, confidence, forced=False)
-            below += ((part.mean - part.low) / len(samples)) ** 2
-            above += ((part.high - part.mean) / len(samples)) ** 2
-            methods.append(part.method)
-    n = sum(sample.n for sample in samples)
-    ends = mean - math.sqrt(below), mean + math.sqrt(above)
-    return Interval(mean, *ends, n, "+".join(dict.fromkeys(methods)), confidence)
+    by_task = clusters or {}
+    return _of_samples([Sample.of(values, by_task.get(task)) for task, values in groups.items()], confidence, bounded)
 
 
-def wilson(successes: float, n: float, confidence: float = 0.95) -> tuple[float, float]:
-    """Return Wilson's score interval of a proportion; `successes` may be fractional (a sum of scores).
+def wilson(share: float, n: float, confidence: float = 0.95, freedom: float = math.inf) -> tuple[float, float]:
+    """Return Wilson's score interval of a share in [0, 1] of n independent scores.
 
     In closed form, for `scipy.stats.binomtest(...).proportion_ci(method="wilson")` takes integers only.
 
+    Args:
+        share: the mean.
+        n: number of scores, or effective number; above 0.
+        confidence: nominal coverage.
+        freedom: degrees of freedom of Student's t, whose quantile it takes.
+
     Raises:
-        ValueError: unless 0 <= successes <= n and n > 0.
+        ValueError: a share outside [0, 1], or no scores.
     """
     _check_confidence(confidence)
-    if not (n > 0 and 0 <= successes <= n):
-        raise ValueError(f"successes={successes}, n={n}: expected 0 <= successes <= n and n > 0")
-    z = NormalDist().inv_cdf((1 + confidence) / 2)
-    share = successes / n
-    centre = (share + z * z / (2 * n)) / (1 + z * z / n)
-    half = z / (1 + z * z / n) * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
+    if not (n > 0 and 0 <= share <= 1):
+        raise ValueError(f"share={share}, n={n}: expected a share in [0, 1] and n > 0")
+    quantile = t_quantile(confidence, freedom)
+    weight = quantile * quantile / n
+    centre = (share + weight / 2) / (1 + weight)
+    half = math.sqrt(weight * share * (1 - share) + weight * weight / 4) / (1 + weight)
     # The ends are exact where the formula is: rounding must not leave 0.9999999 above a perfect score.
     low = 0.0 if share == 0 else max(0.0, centre - half)
     high = 1.0 if share == 1 else min(1.0, centre + half)
     return min(low, share), max(high, share)
 
 
-def percentile_ends(means: np.ndarray, confidence: float) -> tuple[float, float]:
-    """Return the two percentiles of bootstrap means ([R]) that leave `confidence` between them."""
-    low, high = np.quantile(means, [(1 - confidence) / 2, (1 + confidence) / 2])
-    return float(low), float(high)
+def proportion(successes: int, n: int, confidence: float = 0.95) -> tuple[float, float]:
+    """Return Wilson's interval of a proportion, with Poisson's end where one to three scores are unlike the others.
+
+    Raises:
+        ValueError: unless 0 <= successes <= n and n > 0.
+    """
+    low, high = wilson(successes / n if n else math.nan, n, confidence)
+    few = 2 if n <= 50 else 3
+    if 1 <= successes <= few:
+        low = min(low, _poisson_low(successes, n, confidence))
+    if 1 <= n - successes <= few:
+        high = max(high, 1 - _poisson_low(n - successes, n, confidence))
+    return low, high
+
+
+def t_quantile(confidence: float, freedom: float) -> float:
+    """Return the quantile of Student's t, or for infinite freedom of the normal distribution, two-sided."""
+    from scipy.special import ndtri, stdtrit
+
+    level = (1 + confidence) / 2
+    return float(ndtri(level) if math.isinf(freedom) else stdtrit(freedom, level))
 
 
 def format_interval(result: Interval | None, *, scale: float = 100.0, digits: int = 1) -> str:
-    """Return "85.0 [62.1, 96.8]" (n = 0: "-"), scaled to percent points by default."""
+    """Return "85.0 [62.1, 96.8]" (n = 0: "-"; no ends: "[-]"), scaled to percent points by default."""
     if result is None:
         return "-"
     mean, low, high = (f"{scale * value:.{digits}f}" for value in (result.mean, result.low, result.high))
-    return f"{mean} [{low}, {high}]"
+    return f"{mean} [-]" if math.isnan(result.low) else f"{mean} [{low}, {high}]"
 
 
-def _without_spread(sample: Sample, confidence: float, *, forced: bool) -> Interval:
-    inside = bool(((sample.values >= 0) & (sample.values <= 1)).all())
-    if not inside and forced:
-        raise ValueError("Wilson's interval is for values in [0, 1]; use method='bootstrap'")
-    if not inside:
-        return Interval(sample.mean, sample.mean, sample.mean, sample.n, "constant", confidence)
-    units = len(sample.counts)
-    low, high = wilson(min(sample.mean, 1.0) * units, units, confidence)
-    return Interval(sample.mean, low, high, sample.n, "wilson", confidence)
+def _of_samples(samples: Sequence[Sample], confidence: float, bounded: bool) -> Interval | None:
+    """Return the interval of the mean of the samples' means; None where one of them, or the list, is empty."""
+    if not samples or any(sample.n == 0 for sample in samples):
+        return None
+    tasks, n = len(samples), sum(sample.n for sample in samples)
+    mean = sum(sample.mean for sample in samples) / tasks
+    for value in (value for sample in samples for value in sample.values if bounded and not 0 <= value <= 1):
+        raise ValueError(f"value {value} lies outside [0, 1]; give bounded=False for a quantity that is no share")
+    if all(sample.constant for sample in samples):
+        if not bounded:
+            return Interval(mean, math.nan, math.nan, n, "constant", confidence)
+        # With the same share in every task, the variance of the mean is that of so many scores.
+        units = tasks**2 / sum(1 / sample.units for sample in samples)
+        return Interval(mean, *wilson(min(mean, 1.0), units, confidence), n, "wilson", confidence)
+    variance = sum(_variance(sample, bounded) for sample in samples) / tasks**2
+    freedom = max(1, sum(sample.units - 1 for sample in samples))
+    if not bounded:
+        half = t_quantile(confidence, freedom) * math.sqrt(variance)
+        return Interval(mean, mean - half, mean + half, n, "t", confidence)
+    ends = wilson(mean, mean * (1 - mean) / variance, confidence, freedom)
+    return Interval(mean, *ends, n, "wilson-t", confidence)
+
+
+def _variance(sample: Sample, bounded: bool) -> float:
+    if not sample.constant:
+        return sample.variance
+    share = (sample.mean * sample.units + 0.5) / (sample.units + 1)
+    return share * (1 - share) / (sample.units + 1) if bounded else 0.0
+
+
+def _poisson_low(events: int, n: int, confidence: float) -> float:
+    from scipy.special import chdtri
+
+    return float(chdtri(2 * events, confidence)) / (2 * n)
 
 
 def _check_confidence(confidence: float) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,9 +10,10 @@ from typing import Literal
 
 import numpy as np
 
-from inertia.statistics.interval import RESAMPLES, percentile_ends, wilson
-from inertia.statistics.resample import Sample, bootstrap_means
+from inertia.statistics.interval import t_quantile
+from inertia.statistics.sample import Sample
 
+RESAMPLES = 10_000
 # Up to 2^16 sign patterns are enumerated; beyond that they are drawn.
 _EXACT_UNITS = 16
 
@@ -30,7 +32,6 @@ class PairedDifference:
         ties: the other pairs.
         p: two-sided p-value of "no difference", never 0.
         test: "mcnemar" (exact), "sign-flip" (exact) or "sign-flip-sampled".
-        method: how the interval was made, "bootstrap" or "wilson".
         confidence: nominal coverage of the interval.
     """
 
@@ -43,7 +44,6 @@ class PairedDifference:
     ties: int
     p: float
     test: str
-    method: str
     confidence: float
 
 
@@ -60,9 +60,8 @@ def paired_difference(
 ) -> PairedDifference | None:
     """Compare scores in [0, 1] of two policies, example id -> score; None for no examples.
 
-    The interval is the percentile bootstrap over pairs, over clusters (id -> cluster) and within strata (id
-    -> task; each task then counts once). Where resampling cannot move the difference, Wilson's bound takes
-    its place: if no pair differs, at most a share u of all pairs does, and |difference| <= u.
+    The interval is that of `adjusted_ends`, over clusters (id -> cluster) and within strata (id -> task; each task then
+    counts once).
 
     The p-value is exact McNemar (`scipy.stats.binomtest` on the pairs that differ) when every score is 0 or 1
     and there are neither clusters nor strata; otherwise the signs of the differences are flipped, per
@@ -71,10 +70,8 @@ def paired_difference(
     0, and 1 if all pairs tie.
 
     Raises:
-        ValueError: when the two id sets differ (a mean over what both happen to have is no comparison), a
-        score
-            is outside [0, 1], an id has no cluster or stratum, or McNemar is asked for where it does not
-            hold.
+        ValueError: when the two id sets differ (a mean over what both happen to have is no comparison), a score is
+            outside [0, 1], an id has no cluster or stratum, or McNemar is asked for where it does not hold.
     """
     ids = _common_ids(a, b)
     if not ids:
@@ -88,7 +85,8 @@ def paired_difference(
     stratum = _labels(strata, ids, "stratum", default="all")
     cluster = _labels(clusters, ids, "cluster", default=None)
     samples = _samples(differences, stratum, cluster)
-    low, high, method = _ends(samples, seed, resamples, confidence)
+    difference = float(np.mean([sample.mean for sample in samples]))
+    low, high = adjusted_ends(samples, confidence)
     plain = clusters is None and strata is None and bool(np.isin(both, (0.0, 1.0)).all())
     wins, losses = int((differences > 0).sum()), int((differences < 0).sum())
     if test == "mcnemar" and not plain:
@@ -100,18 +98,48 @@ def paired_difference(
     else:
         p, name = sign_flip(_unit_sums(samples), seed, resamples)
     return PairedDifference(
-        difference=float(np.mean([sample.mean for sample in samples])),
-        low=low,
-        high=high,
+        difference=difference,
+        low=min(low, difference),
+        high=max(high, difference),
         n=len(ids),
         wins=wins,
         losses=losses,
         ties=len(ids) - wins - losses,
         p=p,
         test=name,
-        method=method,
         confidence=confidence,
     )
+
+
+def adjusted_ends(samples: Sequence[Sample], confidence: float = 0.95) -> tuple[float, float]:
+    """Return the interval of the mean of the samples' mean differences, within [-1, 1].
+
+    The adjusted Wald interval: as if one more pair had been won and one more lost (over all strata together), whose
+    variance keeps the few pairs that differ in a small sample from claiming too much, and all ties from claiming
+    certainty.
+
+    Source: Bonett and Price 2012, "Adjusted Wald Confidence Interval for a Difference of Binomial Proportions Based on
+    Paired Data". Own code: of our libraries none has an interval for paired proportions.
+    Deviations: for scores other than 0 and 1 the two pairs differ by the root mean square of the differences that are
+    not 0; pairs are clusters where there are any; Student's t replaces the normal quantile, without which 0/1 scores
+    cover 92% at n = 8.
+    """
+    means = np.concatenate([sample.sums / sample.counts for sample in samples])
+    differ = means[means != 0]
+    size = math.sqrt(float((differ**2).mean())) if differ.size else 1.0
+    centre = variance = 0.0
+    for sample in samples:
+        # Clusters of the usual size: 1 / strata of one with each sign.
+        weight, count = 1 / len(samples), sample.n / sample.units
+        total = sample.n + 2 * weight * count
+        mean = float(sample.sums.sum()) / total
+        squares = float(((sample.sums - mean * sample.counts) ** 2).sum())
+        squares += weight * count**2 * ((size - mean) ** 2 + (size + mean) ** 2)
+        centre += mean / len(samples)
+        variance += squares / total**2 / len(samples) ** 2
+    freedom = max(1, sum(sample.units - 1 for sample in samples) + 2)
+    half = t_quantile(confidence, freedom) * math.sqrt(variance)
+    return max(-1.0, centre - half), min(1.0, centre + half)
 
 
 def mcnemar(wins: int, losses: int) -> float:
@@ -182,15 +210,3 @@ def _samples(differences: np.ndarray, stratum: list[str], cluster: list[str]) ->
 def _unit_sums(samples: list[Sample]) -> np.ndarray:
     # Each stratum counts once, so a difference weighs 1 / (strata x examples of its stratum).
     return np.concatenate([np.round(sample.sums, 12) / sample.n for sample in samples])
-
-
-def _ends(samples: list[Sample], seed: int, resamples: int, confidence: float) -> tuple[float, float, str]:
-    if not all(sample.constant for sample in samples):
-        return *percentile_ends(bootstrap_means(samples, seed, resamples), confidence), "bootstrap"
-    units = sum(len(sample.counts) for sample in samples)
-    mean = float(np.mean([sample.mean for sample in samples]))
-    if all(not sample.values.any() for sample in samples):
-        bound = wilson(0, units, confidence)[1]
-        return -bound, bound, "wilson"
-    low, high = wilson((mean + 1) / 2 * units, units, confidence)
-    return 2 * low - 1, 2 * high - 1, "wilson"

@@ -217,21 +217,9 @@ def warm_up(case: Case, setting: Setting) -> Measured:
     return found
 
 
-@dataclass
-class Block:
-    """The rows of one shape and one number of kept tokens, filled while they are measured.
-
-    Attributes:
-        found: per row, what was measured so far.
-        speeds: of the memory, bytes per second, one per repeat.
-    """
-
-    found: list[Measured] = field(default_factory=list)
-    speeds: list[float] = field(default_factory=list)
-
-
 def measure(
-    block: Block,
+    found: list[Measured],
+    speeds: list[float],
     cases: Sequence[Case],
     setting: Setting,
     repeats: int,
@@ -241,7 +229,8 @@ def measure(
     """Measure all rows: warm-up and checks first, then every row once per repeat, in turn.
 
     Args:
-        block: gets what is measured, so that an interrupt loses nothing.
+        found: gets the rows while they are measured, so that an interrupt loses nothing.
+        speeds: likewise gets the memory's speed, bytes per second, one per repeat.
         cases: the rows.
         setting: what they share.
         repeats: how often each is measured.
@@ -249,12 +238,12 @@ def measure(
         tick: told the name of each row that is done, `repeats` + 1 times.
     """
     for case in cases:
-        block.found.append(warm_up(case, setting))
+        found.append(warm_up(case, setting))
         tick(case.name)
-    compare(block.found)
+    compare(found)
     for _ in range(repeats):
-        block.speeds.append(read_speed(buffer))
-        for row in block.found:
+        speeds.append(read_speed(buffer))
+        for row in found:
             if row.left_out is None:
                 repeat(row, setting)
             tick(row.case.name)

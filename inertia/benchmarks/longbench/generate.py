@@ -10,11 +10,11 @@ from typing import Any
 
 from inertia.benchmarks.example import Example
 from inertia.benchmarks.longbench.prompts import template
+from inertia.benchmarks.longbench.schema import schema
 from inertia.benchmarks.longbench.tasks import HUB, find
 from inertia.benchmarks.render import Renderer
-from inertia.benchmarks.sources import DataError, Loads, Rows, require
-
-_FIELDS = ("context", "answers", "length")
+from inertia.benchmarks.sources import Loads
+from inertia.benchmarks.tasks import at_least, no_length
 
 
 def examples(
@@ -26,32 +26,21 @@ def examples(
     *,
     source: Loads = HUB,
 ) -> Iterator[Example]:
-    """Yield the first `count` rows of `task` (all, if it has fewer) in the order of the file.
+    """Yield the first `count` rows of `task` that serve (all, if it has fewer) in the order of the file.
 
-    Nothing is cut here: give the renderer `max_prompt_tokens` (see `prompt_limit`), which cuts in the middle
-    as the official code does, and pass it through `task_renderer`, which knows the tasks without template.
-
-    Args:
-        task: A name in `TASKS`.
-        length: None; LongBench has no nominal lengths.
-        count: Number of examples.
-        seed: Plays no part; the rows are fixed.
-        renderer: Plays no part.
-        source: The data; the official field `input` or the mirrors' `question` both serve.
+    Seed and renderer play no part. Nothing is cut here: `limit` says where the renderer cuts in the middle as the
+    official code does, and `task_renderer` knows the tasks without template.
 
     Raises:
         ValueError: If the task is unknown, a length is given or `count` is negative.
-        DataError: If a row lacks a field or two rows have one id.
+        DataError: If no row serves.
     """
-    _check(task, length, count)
-    return _examples(task, count, source.load(task))
+    return (_example(task, row) for row in _rows(task, length, count, source))
 
 
 def ids(task: str, length: int | None, count: int, seed: int, *, source: Loads = HUB) -> list[str]:
     """Return the ids of the examples that `examples` would yield for the same arguments."""
-    _check(task, length, count)
-    rows = source.load(task).rows
-    return [_id(task, index, row) for index, row in enumerate(islice(rows, count))]
+    return [_id(task, row) for row in _rows(task, length, count, source)]
 
 
 def identity(task: str, length: int | None, seed: int, *, source: Loads = HUB) -> dict[str, Any]:
@@ -62,7 +51,7 @@ def identity(task: str, length: int | None, seed: int, *, source: Loads = HUB) -
     Raises:
         ValueError: If the task is unknown.
     """
-    kind = find(task)
+    kind, rows = find(task), source.load(task, schema(task))
     return {
         "name": "longbench",
         "task": task,
@@ -70,7 +59,8 @@ def identity(task: str, length: int | None, seed: int, *, source: Loads = HUB) -
         "parameters": asdict(kind),
         "rouge": version("rouge") if kind.metric == "rouge_l" else None,
         "prompt_sha256": template(task).sha256,
-        "rows_sha256": source.load(task).sha256,
+        "rows_sha256": rows.sha256,
+        "rows_refused": len(rows.refused),
     }
 
 
@@ -82,10 +72,10 @@ def task_renderer(task: str, renderer: Renderer) -> Renderer:
     return renderer if find(task).chat_template else replace(renderer, chat_template=False)
 
 
-def prompt_limit(context_window: int) -> int:
-    """Return the official limit on prompt tokens for a model's window: 500 below its nominal thousands.
+def limit(task: str, context_window: int, overhead: int) -> int:
+    """Return the official limit on prompt tokens of any task: 500 below the window's nominal thousands.
 
-    For instance 3,500 for 4,096; 7,500 for 8,192; 31,500 for 32,768.
+    For instance 3,500 for 4,096; 7,500 for 8,192; 31,500 for 32,768. The template comes on top and plays no part.
 
     Raises:
         ValueError: If the window is below 2,048 tokens.
@@ -97,56 +87,34 @@ def prompt_limit(context_window: int) -> int:
     return context_window // 1024 * 1000 - 500
 
 
-def limit(task: str, context_window: int, overhead: int) -> int:
-    """Return the official limit on prompt tokens of any task; the template comes on top and plays no part."""
-    return prompt_limit(context_window)
-
-
-def _check(task: str, length: int | None, count: int) -> None:
+def _rows(task: str, length: int | None, count: int, source: Loads) -> Iterator[Mapping[str, Any]]:
     find(task)
-    if length is not None:
-        raise ValueError(f"LongBench has no nominal lengths, got {length}; set length to null")
-    if count < 0:
-        raise ValueError(f"count is {count}; allowed: at least 0")
+    no_length("LongBench", length)
+    at_least(0, count=count)
+    return islice(source.load(task, schema(task)).data, count)
 
 
-def _id(task: str, index: int, row: Mapping[str, Any]) -> str:
-    return f"{task}/{row.get('_id', f'{index:04d}')}"
+def _id(task: str, row: Mapping[str, Any]) -> str:
+    return f"{task}/{row['_id'] if row['_id'] is not None else format(row['row'], '04d')}"
 
 
-def _examples(task: str, count: int, data: Rows) -> Iterator[Example]:
-    seen: set[str] = set()
-    for index, row in enumerate(islice(data.rows, count)):
-        example = _example(task, index, row, index in data.sanitised)
-        if example.id in seen:
-            raise DataError(f"LongBench {task}: two rows have the id {example.id}")
-        seen.add(example.id)
-        yield example
-
-
-def _example(task: str, index: int, row: Mapping[str, Any], sanitised: bool) -> Example:
-    where = f"LongBench {task}, row {index}"
-    asked = "input" if "input" in row else "question"
-    require(row, (*_FIELDS, asked), where)
-    answers = row["answers"]
-    if not isinstance(answers, list) or not answers or not all(isinstance(text, str) for text in answers):
-        raise DataError(f"{where}: answers must be a list of at least one text, got {answers!r}")
+def _example(task: str, row: Mapping[str, Any]) -> Example:
     kind, prompt = find(task), template(task)
     return Example(
-        id=_id(task, index, row),
+        id=_id(task, row),
         task=task,
         length=None,
         context=prompt.before + row["context"],
-        question=prompt.question(row[asked]),
+        question=prompt.question(row["input"]),
         answer_prefix="",
-        references=tuple(answers),
+        references=tuple(row["answers"]),
         max_new_tokens=kind.max_new_tokens,
         metadata={
             "words": row["length"],
-            "all_classes": row.get("all_classes"),
+            "all_classes": row["all_classes"],
             "chat_template": kind.chat_template,
             "stop": list(kind.stop),
             "min_new_tokens": kind.min_new_tokens,
-            "sanitised": sanitised,
+            "sanitised": row["sanitised"],
         },
     )

@@ -12,7 +12,7 @@ from inertia.benchmarks.longbench.rouge import rouge_l
 from inertia.benchmarks.text_metrics import normalise
 
 _NUMBER = re.compile(r"\d+")
-_PARAGRAPH = re.compile(r"Paragraph (\d+)")
+PARAGRAPH = re.compile(r"Paragraph (\d+)")
 _NOT_CODE = ("`", "#", "//")
 
 
@@ -38,7 +38,7 @@ def retrieval(prediction: str, reference: str) -> float:
     Raises:
         ValueError: If the reference names no paragraph.
     """
-    wanted = _PARAGRAPH.search(reference)
+    wanted = PARAGRAPH.search(reference)
     if wanted is None:
         raise ValueError(f"reference {reference!r} names no paragraph; expected for instance 'Paragraph 7'")
     return count(prediction, wanted.group(1))

@@ -5,12 +5,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping
 from functools import cache
-from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
 from inertia.benchmarks.longbench.tasks import find
+from inertia.benchmarks.words import lm_eval_tasks, moved
 
 _CONTEXT = "{{context}}"
 _QUESTION = "{{question}}"
@@ -30,6 +30,11 @@ class Template(NamedTuple):
     def question(self, text: str) -> str:
         """Return what follows the context when `text` is asked."""
         return self.after.replace(_QUESTION, text)
+
+    @property
+    def asks(self) -> bool:
+        """Whether a question is part of the prompt."""
+        return _QUESTION in self.after
 
     @property
     def sha256(self) -> str:
@@ -76,21 +81,11 @@ def template(task: str) -> Template:
     Deviations: from lm-eval, towards LongBench's `config/dataset2prompt.json`, as `REPAIRS` says.
     """
     name = find(task).prompt
-    text = _field(_folder() / f"{name}.yaml", "doc_to_text")
+    text = _field(lm_eval_tasks("longbench") / f"{name}.yaml", "doc_to_text")
     before, context, after = REPAIRS.get(name, str)(text).partition(_CONTEXT)
     if not context or _CONTEXT in after or after.count(_QUESTION) > 1:
-        raise LookupError(_moved(f"the prompt of {name} has not one context and at most one question"))
+        raise moved(f"the prompt of {name} has not one context and at most one question", "longbench")
     return Template(before, after)
-
-
-def _folder() -> Path:
-    spec = find_spec("lm_eval")
-    if spec is None or not spec.submodule_search_locations:
-        raise ModuleNotFoundError(
-            "LongBench's prompts are read from the package lm_eval, which is not installed; "
-            "fix: pip install lm_eval==0.4.13"
-        )
-    return Path(spec.submodule_search_locations[0]) / "tasks" / "longbench"
 
 
 def _field(file: Path, name: str) -> str:
@@ -101,14 +96,8 @@ def _field(file: Path, name: str) -> str:
 
     Loader.add_multi_constructor("!", lambda *_: None)
     if not file.is_file():
-        raise LookupError(_moved(f"no file {file.name}"))
+        raise moved(f"no file {file.name}", "longbench")
     value = yaml.load(file.read_text(encoding="utf-8"), Loader).get(name)  # noqa: S506 - a safe loader
     if not isinstance(value, str):
-        raise LookupError(_moved(f"no text {name} in {file.name}"))
+        raise moved(f"no text {name} in {file.name}", "longbench")
     return value
-
-
-def _moved(what: str) -> str:
-    return (
-        f"{what} in lm_eval/tasks/longbench; the prompts are known for lm_eval 0.4.13: install that version"
-    )

@@ -8,7 +8,7 @@ from typing import Any
 from inertia.benchmarks.longbench.metrics import METRICS
 from inertia.benchmarks.longbench.rouge import rouge_l
 from inertia.benchmarks.longbench.tasks import find
-from inertia.benchmarks.text_metrics import exact_match, rouge_l_f, shape
+from inertia.benchmarks.text_metrics import exact_match, percent, rouge_l_f, shape
 
 BUCKETS = ("0-4k", "4-8k", "8k+")
 """LongBench-E's lengths in words: below 4,000, below 8,000, the rest."""
@@ -19,16 +19,10 @@ def scored_text(task: str, prediction: str) -> str:
     return prediction.lstrip("\n").split("\n")[0] if find(task).first_line else prediction
 
 
-def score(
-    task: str, prediction: str, references: Sequence[str], metadata: Mapping[str, Any] | None = None
-) -> float:
+def score(task: str, prediction: str, references: Sequence[str], metadata: Mapping[str, Any] | None = None) -> float:
     """Return the official score of one answer, the best over its references, in [0, 1].
 
-    Args:
-        task: A name in `TASKS`.
-        prediction: The answer as decoded, not stripped.
-        references: The accepted answers.
-        metadata: The example's; the classification task needs its `all_classes`.
+    Of the metadata the classification task needs `all_classes`.
 
     Raises:
         ValueError: If the task is unknown, there is no reference, or the class names are missing.
@@ -42,9 +36,7 @@ def score(
         raise ValueError(f"LongBench task {task!r}: an answer cannot be scored against no references")
     classes = (metadata or {}).get("all_classes") or ()
     if kind.metric == "classification" and not classes:
-        raise ValueError(
-            f"LongBench task {task!r} is scored against metadata 'all_classes', which is missing"
-        )
+        raise ValueError(f"LongBench task {task!r} is scored against metadata 'all_classes', which is missing")
     text, metric = scored_text(task, prediction), METRICS[kind.metric]
     return max(metric(text, reference, classes) for reference in references)
 
@@ -78,7 +70,7 @@ def total(scores: Sequence[float]) -> float:
     """
     if not scores:
         raise ValueError("no scores, so no mean")
-    return round(100 * sum(scores) / len(scores), 2)
+    return percent(scores, 2)
 
 
 def bucket(words: int) -> str:
@@ -98,4 +90,4 @@ def bucket_totals(scores: Sequence[float], words: Sequence[int]) -> dict[str, fl
     """
     pairs = list(zip(scores, words, strict=True))
     groups = {name: [value for value, length in pairs if bucket(length) == name] for name in BUCKETS}
-    return {name: total(values) if values else None for name, values in groups.items()}
+    return {name: percent(values, 2) for name, values in groups.items()}

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from inertia.benchmarks.sources import Source
+from inertia.benchmarks.tasks import finder
 
 
 @dataclass(frozen=True)
@@ -88,13 +89,4 @@ HUB = Source(
 )
 """The official data of every task."""
 
-
-def find(name: str) -> Task:
-    """Return the task called `name`.
-
-    Raises:
-        ValueError: If there is none.
-    """
-    if name not in TASKS:
-        raise ValueError(f"unknown LongBench task {name!r}; available: {', '.join(TASKS)}")
-    return TASKS[name]
+find = finder("LongBench", TASKS)

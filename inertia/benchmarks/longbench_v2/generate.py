@@ -9,12 +9,11 @@ from typing import Any
 
 from inertia.benchmarks.example import Example
 from inertia.benchmarks.longbench_v2.prompts import OURS, Prompts, fill
-from inertia.benchmarks.longbench_v2.tasks import DATA, HUB, LETTERS, MAX_PROMPT_TOKENS, find
+from inertia.benchmarks.longbench_v2.schema import FACTS, SCHEMA
+from inertia.benchmarks.longbench_v2.tasks import ANSWER_STEM, DATA, HUB, LETTERS, MAX_PROMPT_TOKENS, find
 from inertia.benchmarks.render import Renderer
-from inertia.benchmarks.sources import DataError, Loads, Rows, require
-
-_FACTS = ("domain", "sub_domain", "difficulty", "length")
-_FIELDS = ("_id", "question", *(f"choice_{letter}" for letter in LETTERS), "answer", "context", *_FACTS)
+from inertia.benchmarks.sources import Loads
+from inertia.benchmarks.tasks import at_least, no_length
 
 
 def examples(
@@ -27,35 +26,25 @@ def examples(
     source: Loads = HUB,
     prompts: Prompts = OURS,
 ) -> Iterator[Example]:
-    """Yield the first `count` questions (all, if there are fewer) in the order of the file.
+    """Yield the first `count` questions that serve (all, if there are fewer) in the order of the file.
 
-    The examples of a two-call task are its first call; `follow_up` makes the second. Nothing is cut here:
-    give the renderer `max_prompt_tokens` (see `prompt_limit`).
-
-    Args:
-        task: A name in `TASKS`.
-        length: None; the questions have a class of length (in the metadata), no nominal one.
-        count: Number of examples.
-        seed: Plays no part; the rows are fixed.
-        renderer: Plays no part.
-        source: The data.
-        prompts: The wording.
+    The examples of a two-call task are its first call; `follow_up` makes the second. Seed and renderer play no part.
+    Nothing is cut here: `limit` says where the renderer cuts. The questions have a class of length (in the metadata),
+    no nominal one.
 
     Raises:
         ValueError: If the task is unknown, a length is given or `count` is negative.
-        DataError: If a row lacks a field, its answer is no letter, or two rows have one id.
+        DataError: If no row serves.
 
     Deviations: decoding is left to the harness; the official code samples at temperature 0.1 in 16 processes,
     which moves scores by one or two points from run to run.
     """
-    _check(task, length, count)
-    return _examples(task, count, source.load(DATA), prompts)
+    return (_example(task, row, prompts) for row in _rows(task, length, count, source))
 
 
 def ids(task: str, length: int | None, count: int, seed: int, *, source: Loads = HUB) -> list[str]:
     """Return the ids of the examples that `examples` would yield for the same arguments."""
-    _check(task, length, count)
-    return [f"{task}/{row['_id']}" for row in islice(source.load(DATA).rows, count)]
+    return [f"{task}/{row['_id']}" for row in _rows(task, length, count, source)]
 
 
 def identity(
@@ -68,6 +57,7 @@ def identity(
     Raises:
         ValueError: If the task is unknown.
     """
+    rows = source.load(DATA, SCHEMA)
     return {
         "name": "longbench_v2",
         "task": task,
@@ -75,35 +65,31 @@ def identity(
         "parameters": asdict(find(task)),
         "prompts": prompts.label,
         "prompts_sha256": prompts.sha256,
-        "rows_sha256": source.load(DATA).sha256,
+        "rows_sha256": rows.sha256,
+        "rows_refused": len(rows.refused),
     }
 
 
 def follow_up(example: Example, reasoning: str, prompts: Prompts = OURS) -> Example:
-    """Return the second call of a two-call example: question and reasoning, no document, same id.
-
-    Args:
-        example: The first call.
-        reasoning: Its answer; stripped here.
-        prompts: The wording of the first call.
+    """Return the second call of a two-call example, in the same wording: question and reasoning, no document, same id.
 
     Raises:
         ValueError: If the task has one call only.
     """
-    limit = find(example.task).answer_tokens
-    if limit is None:
+    answer_tokens = find(example.task).answer_tokens
+    if answer_tokens is None:
         raise ValueError(f"LongBench-v2 task {example.task!r} has one call only, so no follow-up")
     values = {**example.metadata["fields"], "$COT$": reasoning}
-    return replace(example, context="", question=fill(prompts.cot_answer, values), max_new_tokens=limit)
+    return replace(example, context="", question=fill(prompts.cot_answer, values), max_new_tokens=answer_tokens)
 
 
-def prompt_limit(task: str, context_window: int, overhead: int) -> int:
-    """Return the limit on prompt tokens: 120,000, or what a shorter window leaves.
+def reference_answer(example: Example) -> str:
+    """Return the official answer sentence with the right letter: a letter alone is no answer that was asked for."""
+    return f"{ANSWER_STEM}{example.references[0]})"
 
-    Args:
-        task: A name in `TASKS`.
-        context_window: The model's, in tokens.
-        overhead: Tokens of the chat template around an empty turn.
+
+def limit(task: str, context_window: int, overhead: int) -> int:
+    """Return the limit on prompt tokens: 120,000, or what a shorter window and the template's tokens leave.
 
     Raises:
         ValueError: If nothing is left.
@@ -116,36 +102,20 @@ def prompt_limit(task: str, context_window: int, overhead: int) -> int:
     return min(MAX_PROMPT_TOKENS, room)
 
 
-limit = prompt_limit
-
-
 def protocol(task: str) -> str:
     """Return how a task is answered: "generate", "two_calls" or "forced_choice"."""
     kind = find(task)
     return "two_calls" if kind.answer_tokens is not None else "forced_choice" if kind.stem else "generate"
 
 
-def _check(task: str, length: int | None, count: int) -> None:
+def _rows(task: str, length: int | None, count: int, source: Loads) -> Iterator[Mapping[str, Any]]:
     find(task)
-    if length is not None:
-        raise ValueError(f"LongBench-v2 has no nominal lengths, got {length}; set length to null")
-    if count < 0:
-        raise ValueError(f"count is {count}; allowed: at least 0")
+    no_length("LongBench-v2", length)
+    at_least(0, count=count)
+    return islice(source.load(DATA, SCHEMA).data, count)
 
 
-def _examples(task: str, count: int, data: Rows, prompts: Prompts) -> Iterator[Example]:
-    seen: set[str] = set()
-    for index, row in enumerate(islice(data.rows, count)):
-        require(row, _FIELDS, f"LongBench-v2, row {index}")
-        if row["answer"] not in LETTERS:
-            raise DataError(f"LongBench-v2, row {index}: answer is {row['answer']!r}, not one of {LETTERS}")
-        if row["_id"] in seen:
-            raise DataError(f"LongBench-v2: two rows have the id {row['_id']}")
-        seen.add(row["_id"])
-        yield _example(task, row, index in data.sanitised, prompts)
-
-
-def _example(task: str, row: Mapping[str, Any], sanitised: bool, prompts: Prompts) -> Example:
+def _example(task: str, row: Mapping[str, Any], prompts: Prompts) -> Example:
     kind = find(task)
     fields = {"$Q$": row["question"]} | {f"$C_{letter}$": row[f"choice_{letter}"] for letter in LETTERS}
     before, document, after = getattr(prompts, kind.prompt).partition("$DOC$")
@@ -159,10 +129,10 @@ def _example(task: str, row: Mapping[str, Any], sanitised: bool, prompts: Prompt
         references=(row["answer"],),
         max_new_tokens=kind.max_new_tokens,
         metadata={
-            **{f"{fact}_class" if fact == "length" else fact: row[fact] for fact in _FACTS},
+            **{f"{fact}_class" if fact == "length" else fact: row[fact] for fact in FACTS},
             "stem": kind.stem,
             "options": list(LETTERS),
             "fields": fields,
-            "sanitised": sanitised,
+            "sanitised": row["sanitised"],
         },
     )

@@ -54,12 +54,9 @@ class Prompts:
 
 
 _CHOICES = "Question: $Q$\n\nOptions:\n(A) $C_A$\n(B) $C_B$\n(C) $C_C$\n(D) $C_D$\n\n"
-_FORMAT = (
-    'Give your choice in exactly this form: "The correct answer is (X)", with X replaced by A, B, C or D.'
-)
+_FORMAT = 'Give your choice in exactly this form: "The correct answer is (X)", with X replaced by A, B, C or D.'
 _DOCUMENT = (
-    "Below is a document, followed by a question about it with four options.\n\n"
-    "<document>\n$DOC$\n</document>\n\n"
+    "Below is a document, followed by a question about it with four options.\n\n<document>\n$DOC$\n</document>\n\n"
 )
 
 OURS = Prompts(

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from inertia.benchmarks.longbench_v2.extract import Choice, lenient, strict
 from inertia.benchmarks.longbench_v2.tasks import LETTERS, find
+from inertia.benchmarks.text_metrics import percent
 
 GROUPS = ("overall", "easy", "hard", "short", "medium", "long")
 """Columns of the official table: all, by difficulty, by length of the document."""
@@ -38,16 +39,10 @@ class Share(NamedTuple):
     count: int
 
 
-def score(
-    task: str, prediction: str, references: Sequence[str], metadata: Mapping[str, Any] | None = None
-) -> float:
-    """Return 1 if the official extraction finds the right letter in `prediction`, else 0.
+def score(task: str, prediction: str, references: Sequence[str], metadata: Mapping[str, Any] | None = None) -> float:
+    """Return 1 if the official extraction finds the right letter in the answer (of the second of two calls), else 0.
 
-    Args:
-        task: A name in `TASKS`; `forced_choice` predictions are the letter itself.
-        prediction: The answer (of the second call, where there are two).
-        references: The right letter.
-        metadata: Plays no part.
+    The predictions of `forced_choice` are the letter itself.
 
     Raises:
         ValueError: If the task is unknown or the reference is not one of the letters.
@@ -102,17 +97,8 @@ def table(outcomes: Iterable[Outcome]) -> dict[str, Share]:
     Source: LongBench-v2 `result.py`.
     """
     every = list(outcomes)
-    members = {
-        group: [item for item in every if group in ("overall", item.difficulty, item.length)]
-        for group in GROUPS
-    }
-    return {group: _share(items) for group, items in members.items()}
-
-
-def _share(items: Sequence[Outcome]) -> Share:
-    if not items:
-        return Share(None, 0)
-    return Share(round(100 * sum(item.score for item in items) / len(items), 1), len(items))
+    groups = ([each.score for each in every if group in ("overall", *each[1:])] for group in GROUPS)
+    return {group: Share(percent(scores, 1), len(scores)) for group, scores in zip(GROUPS, groups, strict=True)}
 
 
 def _letter(task: str, prediction: str, extract: Callable[[str], Choice | None]) -> str | None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from inertia.benchmarks.sources import Source
+from inertia.benchmarks.tasks import finder
 
 LETTERS = ("A", "B", "C", "D")
 
@@ -59,13 +60,4 @@ HUB = Source(
 DATA = "longbench_v2"
 """The name under which every task asks a source for its rows."""
 
-
-def find(name: str) -> Task:
-    """Return the task called `name`.
-
-    Raises:
-        ValueError: If there is none.
-    """
-    if name not in TASKS:
-        raise ValueError(f"unknown LongBench-v2 task {name!r}; available: {', '.join(TASKS)}")
-    return TASKS[name]
+find = finder("LongBench-v2", TASKS)

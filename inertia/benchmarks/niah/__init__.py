@@ -3,17 +3,3 @@
 from inertia.benchmarks.niah.generate import ESSAYS, examples, identity, ids
 from inertia.benchmarks.niah.score import diagnostics, score
 from inertia.benchmarks.niah.tasks import GRIDS, TASKS, Grid, Needle, find
-
-__all__ = [
-    "ESSAYS",
-    "GRIDS",
-    "TASKS",
-    "Grid",
-    "Needle",
-    "diagnostics",
-    "examples",
-    "find",
-    "identity",
-    "ids",
-    "score",
-]

@@ -8,16 +8,18 @@ from functools import partial
 from importlib.metadata import version
 from itertools import accumulate
 from random import Random
-from typing import Any, Protocol
+from typing import Any
 
-from inertia.benchmarks.example import Example
+from inertia.benchmarks.example import Example, example_id
 from inertia.benchmarks.niah.tasks import find
 from inertia.benchmarks.niah.texts import INTRODUCTION, NeedleText, needle, noise, sentences, wording_sha256
 from inertia.benchmarks.render import Renderer
-from inertia.benchmarks.ruler.seeding import rng
-from inertia.benchmarks.ruler.sizing import largest_fitting
-from inertia.benchmarks.ruler.wording import word_lists
-from inertia.benchmarks.sources import DataError, Text
+from inertia.benchmarks.rows import DataError
+from inertia.benchmarks.seeding import rng
+from inertia.benchmarks.sizing import largest_example, too_short
+from inertia.benchmarks.sources import Loads
+from inertia.benchmarks.tasks import at_least
+from inertia.benchmarks.words import word_lists
 
 GENERATOR_VERSION = 1
 """Raise it whenever the same arguments would give another example."""
@@ -26,47 +28,34 @@ ESSAYS = "PaulGrahamEssays"
 """The name under which the essay tasks ask a source for their text."""
 
 
-class LoadsText(Protocol):
-    """Whatever gives a running text by name: a `Source`, or a `Text` already read."""
-
-    def load_text(self, name: str) -> Text:
-        """Return the text called `name`."""
-
-
 def examples(
-    task: str, length: int, count: int, seed: int, renderer: Renderer, *, source: LoadsText | None = None
+    task: str, length: int, count: int, seed: int, renderer: Renderer, *, source: Loads | None = None
 ) -> Iterator[Example]:
     """Yield examples 0 to `count - 1`; number i stands at depth i modulo the number of depths.
 
-    One pass over all depths shares needle and sentences, so that depths differ in little else. Each example
-    depends on (seed, task, length, index), the renderer and the essay text alone. The rendered prompt plus
-    the new tokens is at most `length` tokens, and one more sentence would not fit.
-
-    Args:
-        task: A name in `TASKS`.
-        length: In tokens, new tokens included.
-        count: Number of examples; a multiple of the number of depths fills the grid evenly.
-        seed: Any integer.
-        renderer: Sizes the prompts; its truncation plays no part.
-        source: The essays, for the essay tasks; repeated where they run out.
+    One pass over all depths shares needle and sentences, so that depths differ in little else: a `count` that is a
+    multiple of their number fills the grid evenly. Each example depends on (seed, task, length, index), the renderer
+    and the essays alone, which begin anew where they run out. Prompt and new tokens are at most `length` tokens, and
+    one more sentence would not fit.
 
     Raises:
         ValueError: If the task is unknown, `count` is negative, an essay task has no source or a noise task
             has one; and, at the example concerned, if `length` has no room for it.
         DataError: If the essays hold no sentence.
     """
-    _check(task, count)
+    find(task)
+    at_least(0, count=count)
     essay = _essay(task, source)
     return (_example(task, length, index, seed, renderer, essay) for index in range(count))
 
 
-def ids(task: str, length: int, count: int, seed: int, *, source: LoadsText | None = None) -> list[str]:
+def ids(task: str, length: int, count: int, seed: int, *, source: Loads | None = None) -> list[str]:
     """Return the ids of the examples that `examples` would yield for the same arguments."""
-    _check(task, count)
-    return [_id(task, length, index) for index in range(count)]
+    find(task)
+    return [example_id(task, length, index) for index in range(count)]
 
 
-def identity(task: str, length: int, seed: int, *, source: LoadsText | None = None) -> dict[str, Any]:
+def identity(task: str, length: int, seed: int, *, source: Loads | None = None) -> dict[str, Any]:
     """Return every field, besides the renderer's, that can change an example or its score; JSON-able.
 
     Raises:
@@ -100,62 +89,43 @@ def _example(
     task: str, length: int, index: int, seed: int, renderer: Renderer, essay: tuple[str, ...] | None
 ) -> Example:
     kind = find(task)
-    repeat, row = divmod(index, len(kind.depths))
-    stream = partial(rng, "needle", seed, task, length, repeat)
+    turn, row = divmod(index, len(kind.depths))
+    stream = partial(rng, "needle", seed, task, length, turn)
     drawn = needle(stream("needle"), word_lists())
     # A sentence is at least one token, so more than `length` of them never fit.
-    hay = _haystack(stream("haystack"), length, drawn, essay)
-    build = partial(_build, task, length, index, kind.depths[row], drawn, hay)
-    room = length - kind.max_new_tokens
-    units = largest_fitting(lambda n: renderer.count(build(n)), room, 1, len(hay))
-    if units is None:
-        need = renderer.count(build(1)) + kind.max_new_tokens
-        raise ValueError(
-            f"needle task {task!r} does not fit {length} tokens: with this tokenizer and template, example "
-            f"{index} needs at least {need}; choose a longer one"
+    hay = _haystack(stream("haystack"), max(length, 1), drawn, essay)
+
+    def build(units: int) -> Example:
+        lines = hay[:units]
+        at = place(lines, kind.depths[row])
+        reached = sum(len(line) + 1 for line in lines[:at]) / sum(len(line) + 1 for line in lines)
+        lines.insert(at, drawn.sentence)
+        return Example(
+            id=example_id(task, length, index),
+            task=task,
+            length=length,
+            context=INTRODUCTION + " ".join(lines),
+            question=drawn.question,
+            answer_prefix="",
+            references=(drawn.sentence,),
+            max_new_tokens=kind.max_new_tokens,
+            metadata={"depth": kind.depths[row], "depth_reached": reached, "answer": drawn.answer, "units": units},
         )
-    return build(units)
+
+    found = largest_example(build, renderer, length - kind.max_new_tokens, 1, len(hay))
+    if found is None:
+        raise too_short("needle", build(1), renderer)
+    return found
 
 
 def _haystack(rng: Random, count: int, drawn: NeedleText, essay: tuple[str, ...] | None) -> list[str]:
     if essay is None:
-        return noise(rng, word_lists(), max(count, 1), drawn.answer)
+        return noise(rng, word_lists(), count, drawn.answer)
     start = rng.randrange(len(essay))
-    return [essay[(start + i) % len(essay)] for i in range(max(count, 1))]
+    return [essay[(start + i) % len(essay)] for i in range(count)]
 
 
-def _build(
-    task: str, length: int, index: int, depth: float, drawn: NeedleText, hay: Sequence[str], units: int
-) -> Example:
-    lines = list(hay[:units])
-    at = place(lines, depth)
-    before = sum(len(line) + 1 for line in lines[:at])
-    reached = before / sum(len(line) + 1 for line in lines)
-    lines.insert(at, drawn.sentence)
-    return Example(
-        id=_id(task, length, index),
-        task=task,
-        length=length,
-        context=INTRODUCTION + " ".join(lines),
-        question=drawn.question,
-        answer_prefix="",
-        references=(drawn.sentence,),
-        max_new_tokens=find(task).max_new_tokens,
-        metadata={"depth": depth, "depth_reached": reached, "answer": drawn.answer, "units": units},
-    )
-
-
-def _id(task: str, length: int, index: int) -> str:
-    return f"{task}/{length}/{index:04d}"
-
-
-def _check(task: str, count: int) -> None:
-    find(task)
-    if count < 0:
-        raise ValueError(f"count is {count}; allowed: at least 0")
-
-
-def _check_source(task: str, source: LoadsText | None) -> None:
+def _check_source(task: str, source: Loads | None) -> None:
     wants = find(task).haystack == "essay"
     if wants and source is None:
         raise ValueError(f"needle task {task!r} needs essays: give a source, or use the task needle_noise")
@@ -163,7 +133,7 @@ def _check_source(task: str, source: LoadsText | None) -> None:
         raise ValueError(f"needle task {task!r} makes its own haystack and takes no source")
 
 
-def _essay(task: str, source: LoadsText | None) -> tuple[str, ...] | None:
+def _essay(task: str, source: Loads | None) -> tuple[str, ...] | None:
     _check_source(task, source)
     if source is None:
         return None

@@ -9,16 +9,8 @@ from inertia.benchmarks.niah.tasks import find
 from inertia.benchmarks.text_metrics import exact_match, rouge_l_f, shape
 
 
-def score(
-    task: str, prediction: str, references: Sequence[str], metadata: Mapping[str, Any] | None = None
-) -> float:
+def score(task: str, prediction: str, references: Sequence[str], metadata: Mapping[str, Any] | None = None) -> float:
     """Return the ROUGE-L F of the answer against the needle sentence (the best of the references), in [0, 1].
-
-    Args:
-        task: A name in `TASKS`.
-        prediction: The answer as decoded.
-        references: The needle sentence.
-        metadata: Plays no part.
 
     Raises:
         ValueError: If the task is unknown or there is no reference.
@@ -33,9 +25,7 @@ def score(
     return max(rouge_l_f(prediction, reference) for reference in references)
 
 
-def diagnostics(
-    task: str, prediction: str, references: Sequence[str], metadata: Mapping[str, Any]
-) -> dict[str, float]:
+def diagnostics(task: str, prediction: str, references: Sequence[str], metadata: Mapping[str, Any]) -> dict[str, float]:
     """Return numbers beside the score.
 
     Returns:

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from inertia.benchmarks.tasks import at_least, finder
+
 HAYSTACKS = ("noise", "essay")
 
 NINE_DEPTHS = tuple(i / 8 for i in range(9))
@@ -35,8 +37,7 @@ class Needle:
             raise ValueError(f"needle haystack is {self.haystack!r}; allowed: {', '.join(HAYSTACKS)}")
         if not self.depths or not all(0 <= depth <= 1 for depth in self.depths):
             raise ValueError(f"needle depths are {self.depths}; allowed: at least one, each from 0 to 1")
-        if self.max_new_tokens < 1:
-            raise ValueError(f"needle max_new_tokens is {self.max_new_tokens}; allowed: at least 1")
+        at_least(1, **{"needle max_new_tokens": self.max_new_tokens})
 
 
 TASKS: Mapping[str, Needle] = MappingProxyType(
@@ -76,13 +77,4 @@ GRIDS: Mapping[str, Grid] = MappingProxyType(
 )
 """`paper` is the 12 x 9 map, `paper_short` the lengths added for Score-Free, `laptop` is for small models."""
 
-
-def find(name: str) -> Needle:
-    """Return the task called `name`.
-
-    Raises:
-        ValueError: If there is none.
-    """
-    if name not in TASKS:
-        raise ValueError(f"unknown needle task {name!r}; available: {', '.join(TASKS)}")
-    return TASKS[name]
+find = finder("needle", TASKS)

@@ -8,12 +8,10 @@ import re
 from random import Random
 from typing import NamedTuple
 
-from inertia.benchmarks.ruler.wording import WordLists
+from inertia.benchmarks.words import WordLists
 
 INTRODUCTION = "Somewhere in the text below, one sentence says what the keeper of a lighthouse hides.\n\n"
-QUESTION = (
-    "\n\nWhat does the keeper of the lighthouse at {place} hide? Repeat that one sentence word for word."
-)
+QUESTION = "\n\nWhat does the keeper of the lighthouse at {place} hide? Repeat that one sentence word for word."
 NEEDLE = "The keeper of the lighthouse at {place} hides {article} {answer} under the {spot}."
 NOISE = (
     "People talked about the {0} {1} for a while.",

@@ -9,14 +9,15 @@ from importlib.metadata import version
 from random import Random
 from typing import Any
 
-from inertia.benchmarks.example import Example
+from inertia.benchmarks.example import Example, example_id
 from inertia.benchmarks.niah.texts import noise
 from inertia.benchmarks.recite.tasks import Recite, find
 from inertia.benchmarks.recite.texts import BEFORE, HEADING, PREFIX, QUESTION, entry, listed, wording_sha256
 from inertia.benchmarks.render import Renderer
-from inertia.benchmarks.ruler.seeding import rng
-from inertia.benchmarks.ruler.sizing import largest_fitting
-from inertia.benchmarks.ruler.wording import word_lists
+from inertia.benchmarks.seeding import rng
+from inertia.benchmarks.sizing import largest_example, tokens, too_short
+from inertia.benchmarks.tasks import at_least
+from inertia.benchmarks.words import word_lists
 
 GENERATOR_VERSION = 1
 """Raise it whenever the same arguments would give another example."""
@@ -31,26 +32,18 @@ def examples(task: str, length: int, count: int, seed: int, renderer: Renderer) 
     drawn anew for each example. Prompt and new tokens are at most `length` tokens, and one more sentence would not
     fit.
 
-    Args:
-        task: a name in `TASKS`.
-        length: in tokens, new tokens included.
-        count: number of examples.
-        seed: any integer.
-        renderer: sizes lists and prompts; its truncation plays no part.
-
     Raises:
         ValueError: the task is unknown, `count` is negative; or, at the example concerned, `length` has no room.
     """
     find(task)
-    if count < 0:
-        raise ValueError(f"count is {count}; allowed: at least 0")
+    at_least(0, count=count)
     return (_example(task, length, index, seed, renderer) for index in range(count))
 
 
 def ids(task: str, length: int, count: int, seed: int) -> list[str]:
     """Return the ids of examples 0 to `count - 1`, without making them."""
     find(task)
-    return [_id(task, length, index) for index in range(count)]
+    return [example_id(task, length, index) for index in range(count)]
 
 
 def identity(task: str, length: int, seed: int) -> dict[str, Any]:
@@ -70,16 +63,17 @@ def identity(task: str, length: int, seed: int) -> dict[str, Any]:
 def shortest(task: str, renderer: Renderer) -> int:
     """Return a length, new tokens included, that has room for each of 8 fixed draws without a sentence."""
     kind = find(task)
-    sizes = []
-    for probe in range(_PROBES):
-        values = _values(rng("recite", "probe", task, probe), kind, renderer)
-        sizes.append(renderer.count(_build(task, 0, 0, values, [], 0)))
-    return kind.max_new_tokens + max(sizes)
+    draws = (_values(rng("recite", "probe", task, probe), kind, renderer) for probe in range(_PROBES))
+    return max(tokens(_build(task, 0, 0, values, [], 0), renderer) for values in draws)
+
+
+def reference_answer(example: Example) -> str:
+    """Return the list, one entry per line, without its first number: the prompt ends in that."""
+    return listed(example.references).removeprefix("1. ")
 
 
 def _example(task: str, length: int, index: int, seed: int, renderer: Renderer) -> Example:
-    kind = find(task)
-    stream = partial(rng, "recite", seed, task, length, index)
+    kind, stream = find(task), partial(rng, "recite", seed, task, length, index)
     values = _values(stream("values"), kind, renderer)
     # A sentence is more than one token, so `length` of them never fit. None looks like an entry of the list.
     hay = noise(stream("hay"), word_lists(), length, entry(1, values[0]))
@@ -88,14 +82,10 @@ def _example(task: str, length: int, index: int, seed: int, renderer: Renderer) 
     def build(units: int) -> Example:
         return _build(task, length, index, values, hay[:units], depth)
 
-    units = largest_fitting(lambda n: renderer.count(build(n)), length - kind.max_new_tokens, 0, len(hay))
-    if units is None:
-        need = renderer.count(build(0)) + kind.max_new_tokens
-        raise ValueError(
-            f"recite task {task!r} does not fit {length} tokens: with this tokenizer and template, example {index} "
-            f"needs at least {need}; choose a longer one"
-        )
-    return build(units)
+    found = largest_example(build, renderer, length - kind.max_new_tokens, 0, len(hay))
+    if found is None:
+        raise too_short("recite", build(0), renderer)
+    return found
 
 
 def _values(draw: Random, kind: Recite, renderer: Renderer) -> list[str]:
@@ -117,7 +107,7 @@ def _build(task: str, length: int, index: int, values: list[str], hay: list[str]
     at = round(depth * len(hay))
     parts = [" ".join(hay[:at]), HEADING + listed(values), " ".join(hay[at:])]
     return Example(
-        id=_id(task, length, index),
+        id=example_id(task, length, index),
         task=task,
         length=length,
         context=BEFORE + "\n\n".join(part for part in parts if part),
@@ -127,7 +117,3 @@ def _build(task: str, length: int, index: int, values: list[str], hay: list[str]
         max_new_tokens=find(task).max_new_tokens,
         metadata={"items": len(values), "sentences": len(hay), "depth": at / len(hay) if hay else 0.0},
     )
-
-
-def _id(task: str, length: int, index: int) -> str:
-    return f"{task}/{length}/{index:04d}"

@@ -39,12 +39,6 @@ def score(task: str, prediction: str, references: Sequence[str], metadata: Mappi
     It is the longest common subsequence of both lists: a skipped or wrong item costs itself only, an item repeated or
     moved counts at most once.
 
-    Args:
-        task: a name in `TASKS`.
-        prediction: the answer as decoded, without the first number, which is the prompt's end.
-        references: the list's items in order.
-        metadata: plays no part.
-
     Raises:
         ValueError: the task is unknown or the list is empty.
     """

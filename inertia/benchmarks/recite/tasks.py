@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from inertia.benchmarks.tasks import at_least, finder
+
 VALUES = ("words", "numbers")
 
 
@@ -31,8 +33,7 @@ class Recite:
     def __post_init__(self) -> None:
         if self.values not in VALUES:
             raise ValueError(f"recite values is {self.values!r}; allowed: {', '.join(VALUES)}")
-        if self.parts < 1:
-            raise ValueError(f"recite parts is {self.parts}; allowed: at least 1")
+        at_least(1, **{"recite parts": self.parts})
         if not 1 <= self.answer_tokens < self.max_new_tokens:
             raise ValueError(
                 f"recite answer_tokens is {self.answer_tokens}; allowed: from 1 to below max_new_tokens, which is "
@@ -50,13 +51,4 @@ TASKS: Mapping[str, Recite] = MappingProxyType(
     }
 )
 
-
-def find(name: str) -> Recite:
-    """Return the task called `name`.
-
-    Raises:
-        ValueError: there is none.
-    """
-    if name not in TASKS:
-        raise ValueError(f"unknown recite task {name!r}; available: {', '.join(TASKS)}")
-    return TASKS[name]
+find = finder("recite", TASKS)

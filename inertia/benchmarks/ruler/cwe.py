@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from inertia.benchmarks.ruler.draw import Draw, Parts, Setting, Stream
-from inertia.benchmarks.ruler.seeding import official_shuffle
 from inertia.benchmarks.ruler.wording import split
+from inertia.benchmarks.seeding import official_shuffle
 
 _FULL_LENGTH = 4096
 

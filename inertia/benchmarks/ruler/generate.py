@@ -10,16 +10,19 @@ from itertools import count as numbers
 from itertools import repeat
 from typing import Any
 
-from inertia.benchmarks.example import Example
+from inertia.benchmarks.example import Example, example_id
 from inertia.benchmarks.render import Renderer
 from inertia.benchmarks.ruler.draw import Draw, Parts, Setting, Stream
 from inertia.benchmarks.ruler.essays import Essays
 from inertia.benchmarks.ruler.questions import Questions
-from inertia.benchmarks.ruler.seeding import rng
-from inertia.benchmarks.ruler.sizing import largest_fitting
 from inertia.benchmarks.ruler.tasks import find, need
-from inertia.benchmarks.ruler.texts import LoadsTexts, describe, missing, read
-from inertia.benchmarks.ruler.wording import word_lists, wording
+from inertia.benchmarks.ruler.texts import describe, missing, read
+from inertia.benchmarks.ruler.wording import wording
+from inertia.benchmarks.seeding import rng
+from inertia.benchmarks.sizing import largest_example, tokens
+from inertia.benchmarks.sources import Loads
+from inertia.benchmarks.tasks import at_least
+from inertia.benchmarks.words import word_lists
 
 GENERATOR_VERSION = 1
 """Raise it whenever the same arguments would give another example."""
@@ -31,22 +34,14 @@ _ATTEMPTS = 100
 
 
 def examples(
-    task: str, length: int, count: int, seed: int, renderer: Renderer, *, source: LoadsTexts | None = None
+    task: str, length: int, count: int, seed: int, renderer: Renderer, *, source: Loads | None = None
 ) -> Iterator[Example]:
     """Yield examples 0 to `count - 1`; each depends on (seed, task, length, index), renderer and texts alone.
 
     The rendered prompt (chat template, BOS and answer prefix included) plus the task's new tokens is at most
     `length` tokens, and with one more unit of haystack it would be more (except where the task runs out of
-    material).
-
-    Args:
-        task: A name in `TASKS`.
-        length: Nominal size in tokens, new tokens included.
-        count: Number of examples.
-        seed: Any integer.
-        renderer: Sizes the prompts; its truncation plays no part.
-        source: The outside text, for the tasks in `NEEDS_TEXT`; the others never look at it. Question-answering
-            tasks have no more examples than questions.
+    material). Tasks outside `NEEDS_TEXT` never look at the source; question answering has no more examples than
+    questions.
 
     Raises:
         ValueError: If the task is unknown or needs a source, `count` is negative, or `length` is below
@@ -67,25 +62,20 @@ def examples(
             f"RULER task {task!r} does not fit {length} tokens: its shortest feasible length with this "
             f"tokenizer and template is {least}"
         )
-    if count < 0:
-        raise ValueError(f"count is {count}; allowed: at least 0")
+    at_least(0, count=count)
     return _generate(task, length, _available(texts, count), seed, renderer, texts)
 
 
-def ids(task: str, length: int, count: int, seed: int, *, source: LoadsTexts | None = None) -> list[str]:
+def ids(task: str, length: int, count: int, seed: int, *, source: Loads | None = None) -> list[str]:
     """Return the ids of examples 0 to `count - 1`, without making them; they do not depend on the seed.
 
     Raises:
         ValueError: If the task is unknown or needs a source.
     """
-    return [_id(task, length, index) for index in range(_available(_texts(task, source), count))]
+    return [example_id(task, length, index) for index in range(_available(_texts(task, source), count))]
 
 
-def _id(task: str, length: int, index: int) -> str:
-    return f"{task}/{length}/{index:04d}"
-
-
-def shortest(task: str, renderer: Renderer, *, source: LoadsTexts | None = None) -> int:
+def shortest(task: str, renderer: Renderer, *, source: Loads | None = None) -> int:
     """Return the least length, new tokens included, at which `task` can be generated.
 
     It is the smallest form of the largest of 8 fixed draws; a draw that comes out longer still is drawn again.
@@ -114,7 +104,7 @@ def data_version() -> dict[str, Any]:
     }
 
 
-def identity(task: str, length: int, seed: int, *, source: LoadsTexts | None = None) -> dict[str, Any]:
+def identity(task: str, length: int, seed: int, *, source: Loads | None = None) -> dict[str, Any]:
     """Return every field, besides the renderer's, that can change an example of this data set; JSON-able.
 
     A source plays no part where the task needs no outside text.
@@ -134,7 +124,20 @@ def identity(task: str, length: int, seed: int, *, source: LoadsTexts | None = N
     }
 
 
-def _texts(task: str, source: LoadsTexts | None) -> Texts:
+def reference_answer(example: Example) -> str:
+    """Return all references in their order, written as the task's worked example writes them; in QA the first.
+
+    RULER wants every reference. Word lists are numbered, variables stand apart by blanks; needles and coded words have
+    no worked example, and commas.
+    """
+    if example.task.startswith("qa_"):
+        return example.references[0]
+    if example.task.startswith("cwe"):
+        return " ".join(f"{number}. {word}" for number, word in enumerate(example.references, start=1))
+    return (" " if example.task.startswith("vt") else ", ").join(example.references)
+
+
+def _texts(task: str, source: Loads | None) -> Texts:
     find(task)
     name = need(task)
     if name is None:
@@ -176,20 +179,14 @@ def _draws(draw: Callable[..., Draw], stream: Stream, texts: Texts) -> Iterator[
 
 def _largest(task: str, length: int, index: int, drawn: Draw, renderer: Renderer) -> Example | None:
     """The largest form of `drawn` that fits, or None."""
-    limit = length - find(task).max_new_tokens
 
     def form(units: int) -> Example:
         return _example(task, length, index, drawn.build(units))
 
     if drawn.chosen is not None:
         return form(drawn.chosen)
-    units = largest_fitting(lambda n: renderer.count(form(n)), limit, drawn.smallest, drawn.largest)
-    if units is None:
-        return None
-    example = form(units)
-    if (size := renderer.count(example)) > limit:
-        raise RuntimeError(f"{example.id} takes {size} prompt tokens, allowed {limit}: two counts disagree")
-    return example
+    limit = length - find(task).max_new_tokens
+    return largest_example(form, renderer, limit, drawn.smallest, drawn.largest)
 
 
 def _need(task: str, length: int, renderer: Renderer, texts: Texts) -> int:
@@ -197,17 +194,14 @@ def _need(task: str, length: int, renderer: Renderer, texts: Texts) -> int:
 
     The most of them; of questions, which can be left out, the median.
     """
-    kind = find(task)
-    draw = kind.prepare(_setting(task, length, 0, renderer, texts))
+    draw = find(task).prepare(_setting(task, length, 0, renderer, texts))
     asked = isinstance(texts, Questions)
-    probes = [
+    probes = (
         draw(partial(rng, "probe", task, index), **({"number": index} if asked else {}))
         for index in range(_available(texts, _PROBES))
-    ]
-    sizes = sorted(
-        renderer.count(_example(task, length, index, probe.build(probe.smallest))) for index, probe in enumerate(probes)
     )
-    return kind.max_new_tokens + (sizes[(len(sizes) - 1) // 2] if asked else sizes[-1])
+    sizes = sorted(tokens(_example(task, length, 0, probe.build(probe.smallest)), renderer) for probe in probes)
+    return sizes[(len(sizes) - 1) // 2] if asked else sizes[-1]
 
 
 def _setting(task: str, length: int, seed: int, renderer: Renderer, texts: Texts = None) -> Setting:
@@ -225,13 +219,9 @@ def _setting(task: str, length: int, seed: int, renderer: Renderer, texts: Texts
 
 def _example(task: str, length: int, index: int, parts: Parts) -> Example:
     return Example(
-        id=_id(task, length, index),
+        id=example_id(task, length, index),
         task=task,
         length=length,
-        context=parts.context,
-        question=parts.question,
-        answer_prefix=parts.answer_prefix,
-        references=parts.references,
         max_new_tokens=find(task).max_new_tokens,
-        metadata=parts.metadata,
+        **parts._asdict(),
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from random import Random
 from types import MappingProxyType
@@ -15,9 +15,9 @@ from inertia.benchmarks.ruler.draw import Draw, Parts, Setting, Stream, Task
 from inertia.benchmarks.ruler.fwe import FrequentWords
 from inertia.benchmarks.ruler.niah import Niah
 from inertia.benchmarks.ruler.qa import QuestionAnswering
-from inertia.benchmarks.ruler.sizing import largest_fitting
 from inertia.benchmarks.ruler.vt import VariableTracking
 from inertia.benchmarks.ruler.wording import Wording, split
+from inertia.benchmarks.sizing import largest_fitting
 
 PREFIX = "lm_eval_"
 """What the names of these tasks begin with: their numbers are never RULER's."""
@@ -98,6 +98,11 @@ class _Way(NamedTuple):
     step: Callable[[Task, int], tuple[int, int]] = lambda task, length: (10, 10)
     reserves: bool = True
     setting: Callable[[Setting, int], Setting] = lambda setting, new: setting
+
+
+def plain(task: Task) -> Task:
+    """Return a task as lm-eval has it: question answering ends before the first document that is too long."""
+    return replace(task, skip_long=False) if isinstance(task, QuestionAnswering) else task
 
 
 def _plain(parts: Parts, wording: Wording, rng: Random, value: str) -> Parts:

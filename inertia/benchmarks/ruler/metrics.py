@@ -26,18 +26,11 @@ def string_match_part(prediction: str, references: Sequence[str]) -> float:
     return float(max(_hits(prediction, references)))
 
 
-def score(
-    task: str, prediction: str, references: Sequence[str], metadata: Mapping[str, Any] | None = None
-) -> float:
+def score(task: str, prediction: str, references: Sequence[str], metadata: Mapping[str, Any] | None = None) -> float:
     """Return the official score of one answer, in [0, 1]; the published number is the mean times 100.
 
-    Args:
-        task: Any official task, a relative of ours, or a comparison task (`lm_eval_...`), which is scored as
-            lm-eval does.
-        prediction: The answer as decoded.
-        references: The accepted answers: all are wanted, except in the QA tasks, where any will do (lm-eval wants
-            all of them there too).
-        metadata: Plays no part.
+    All references are wanted, except in the QA tasks, where any will do (in the comparison tasks all there too, as
+    lm-eval has it).
 
     Raises:
         ValueError: If the task is unknown or there is no reference.

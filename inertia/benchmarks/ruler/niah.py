@@ -10,8 +10,10 @@ from uuid import UUID
 from inertia.benchmarks.ruler.draw import Draw, Parts, Setting, Stream
 from inertia.benchmarks.ruler.essays import Essays
 from inertia.benchmarks.ruler.haystacks import Haystack, haystacks, prose
-from inertia.benchmarks.ruler.seeding import official_shuffle
-from inertia.benchmarks.ruler.wording import WordLists, split
+from inertia.benchmarks.ruler.wording import split
+from inertia.benchmarks.seeding import official_shuffle
+from inertia.benchmarks.tasks import at_least
+from inertia.benchmarks.words import WordLists
 
 _KINDS = ("words", "numbers", "uuids")
 
@@ -55,9 +57,8 @@ class Niah:
         for field, kind in (("key", self.key), ("value", self.value)):
             if kind not in _KINDS:
                 raise ValueError(f"niah {field} is {kind!r}; allowed: {', '.join(_KINDS)}")
-        for field in ("keys", "values", "queries", "max_new_tokens"):
-            if getattr(self, field) < 1:
-                raise ValueError(f"niah {field} is {getattr(self, field)}; allowed: at least 1")
+        counted = ("keys", "values", "queries", "max_new_tokens")
+        at_least(1, **{f"niah {name}": getattr(self, name) for name in counted})
         if self.depth is not None and not 0 <= self.depth <= 1:
             raise ValueError(f"niah depth is {self.depth}; allowed: 0 to 1, or None to draw it")
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 
 from inertia.benchmarks.ruler.draw import Draw, Parts, Setting, Stream
-from inertia.benchmarks.ruler.questions import Questions
-from inertia.benchmarks.ruler.seeding import official_shuffle
+from inertia.benchmarks.ruler.questions import Question, Questions
 from inertia.benchmarks.ruler.wording import qa_wording
+from inertia.benchmarks.seeding import official_shuffle
 
 
 @dataclass(frozen=True)
@@ -18,18 +19,22 @@ class QuestionAnswering:
     Attributes:
         data: Name of the data set, `squad` or `hotpot`.
         max_new_tokens: Decoding limit.
+        skip_long: Whether a document that does not fit gives way to the next ones, until none is left that fits;
+            else the example ends before it.
 
     Source: RULER `qa.py`. The question's own documents come first (SQuAD: one paragraph; HotpotQA: its ten),
     then the other paragraphs of its article, then any others; the chosen ones stand in the order of the
     official shuffle. Questions are asked in the order of the file.
 
-    Deviations: a larger example holds all documents of a smaller one (official: drawn anew for every size).
-    Where all documents are used the example stops growing (official: all of them again, the answer too). The
-    size is found for each example, not once per task.
+    Deviations: of one draw, a larger example holds all documents of a smaller one (official: drawn anew for every
+    size). A long document is skipped for shorter ones (official: ten documents fewer are drawn anew until they fit,
+    which leaves short lengths half empty too). Where all documents are used the example stops growing (official: all
+    of them again, the answer too). The size is found for each example, not once per task.
     """
 
     data: str
     max_new_tokens: int = 32
+    skip_long: bool = True
 
     def prepare(self, setting: Setting) -> Callable[..., Draw]:
         """Return the function that draws the example of question `number`; one unit is one document.
@@ -43,6 +48,25 @@ class QuestionAnswering:
         # Unlike `split`, the empty line before the question counts as context.
         before, _, after = wording.template.partition("{context}\n\n")
 
+        @cache
+        def size(document: str, digits: int) -> int:
+            return setting.count("\n\n" + wording.document.format(i="1" * digits, document=document))
+
+        def filled(order: list[int], question: Question) -> list[int]:
+            """The documents in an order of which the first ones fill the room, those too long for it last."""
+            frame = f"{before}\n\n{after.format(query=question.text)}{wording.prefix}"
+            room, taken, left = setting.room - setting.count(frame), [], []
+            for index in order:
+                document, digits = texts.documents[index], len(str(len(taken) + 1))
+                # What has no room for an empty document is not worth a look at the others.
+                fits = size("", digits) < room and size(document, digits) <= room
+                if fits or len(taken) < len(question.gold):
+                    taken.append(index)
+                    room -= size(document, digits)
+                else:
+                    left.append(index)
+            return taken + left
+
         def draw(stream: Stream, number: int = 0) -> Draw:
             question = texts.questions[number]
             apart = {*question.gold, *question.related}
@@ -51,6 +75,8 @@ class QuestionAnswering:
             most = min(len(texts.documents), setting.room)
             others = [i for i in stream("others").sample(range(len(texts.documents)), most) if i not in apart]
             order = [*question.gold, *related, *others]
+            if self.skip_long:
+                order = filled(order, question)
 
             def build(units: int) -> Parts:
                 shown = official_shuffle(order[:units])

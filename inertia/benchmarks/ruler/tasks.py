@@ -8,11 +8,12 @@ from types import MappingProxyType
 from inertia.benchmarks.ruler.cwe import CommonWords
 from inertia.benchmarks.ruler.draw import Task
 from inertia.benchmarks.ruler.fwe import FrequentWords
-from inertia.benchmarks.ruler.lm_eval import PREFIX, LmEval
+from inertia.benchmarks.ruler.lm_eval import PREFIX, LmEval, plain
 from inertia.benchmarks.ruler.niah import Niah
 from inertia.benchmarks.ruler.qa import QuestionAnswering
 from inertia.benchmarks.ruler.texts import ESSAYS, HOTPOT, SQUAD
 from inertia.benchmarks.ruler.vt import VariableTracking
+from inertia.benchmarks.tasks import finder
 
 TASKS: Mapping[str, Task] = MappingProxyType(
     {
@@ -54,20 +55,10 @@ NEEDS_TEXT: Mapping[str, str] = MappingProxyType(
 OFFICIAL = tuple(TASKS)[:13]
 """The names of RULER's own tasks."""
 
-COMPARISON: Mapping[str, Task] = MappingProxyType({PREFIX + name: LmEval(TASKS[name]) for name in OFFICIAL})
+COMPARISON: Mapping[str, Task] = MappingProxyType({PREFIX + name: LmEval(plain(TASKS[name])) for name in OFFICIAL})
 """The official tasks as lm-eval 0.4.13 makes and scores them: for comparison with its numbers, and nothing else."""
 
-
-def find(name: str) -> Task:
-    """Return the task called `name`.
-
-    Raises:
-        ValueError: If the task is unknown.
-    """
-    known = {**TASKS, **COMPARISON}
-    if name not in known:
-        raise ValueError(f"unknown RULER task {name!r}; available: {', '.join(known)}")
-    return known[name]
+find = finder("RULER", {**TASKS, **COMPARISON})
 
 
 def need(name: str) -> str | None:

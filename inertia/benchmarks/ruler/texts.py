@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any
 
+from inertia.benchmarks.rows import Rows, Schema
+from inertia.benchmarks.ruler import questions
 from inertia.benchmarks.ruler.essays import Essays, splitter
-from inertia.benchmarks.ruler.questions import Questions, hotpot, squad
+from inertia.benchmarks.ruler.questions import Questions
 from inertia.benchmarks.ruler.wording import qa_wording
-from inertia.benchmarks.sources import Rows, Source, Text
+from inertia.benchmarks.sources import Loads, Source, Text
 
 ESSAYS = "PaulGrahamEssays"
 SQUAD = "squad"
@@ -22,25 +24,15 @@ WHAT: Mapping[str, str] = MappingProxyType(
 """What the texts are, by the names under which a source is asked for them."""
 
 
-class LoadsTexts(Protocol):
-    """Whatever gives rows and running texts by name: a `Source`, or `Sources`."""
-
-    def load(self, name: str) -> Rows:
-        """Return the rows called `name`."""
-
-    def load_text(self, name: str) -> Text:
-        """Return the running text called `name`."""
-
-
 @dataclass(frozen=True)
 class Sources:
     """Several sources behind one interface, chosen by the name asked for."""
 
     by_name: Mapping[str, Source] = field(hash=False)
 
-    def load(self, name: str) -> Rows:
+    def load(self, name: str, schema: Schema) -> Rows:
         """Return the rows called `name`."""
-        return self.by_name[name].load(name)
+        return self.by_name[name].load(name, schema)
 
     def load_text(self, name: str) -> Text:
         """Return the running text called `name`."""
@@ -86,7 +78,7 @@ in `identity`.
 """
 
 
-def read(name: str, source: LoadsTexts) -> Essays | Questions:
+def read(name: str, source: Loads) -> Essays | Questions:
     """Return the text called `name`.
 
     Raises:
@@ -95,14 +87,15 @@ def read(name: str, source: LoadsTexts) -> Essays | Questions:
     """
     if name == ESSAYS:
         return Essays(tuple(source.load_text(name).text.split()))
-    return {SQUAD: squad, HOTPOT: hotpot}[name](source.load(name))
+    schema, made = {SQUAD: (questions.SQUAD, questions.squad), HOTPOT: (questions.HOTPOT, questions.hotpot)}[name]
+    return made(source.load(name, schema))
 
 
 def describe(text: Essays | Questions) -> dict[str, Any]:
     """Return what of an outside text can change an example; JSON-able, and silent on where it lies."""
     if isinstance(text, Essays):
         return {"essays_sha256": text.sha256, "sentences": splitter()}
-    return {"questions_sha256": text.sha256, "qa_wording_sha256": qa_wording().sha256}
+    return {"questions_sha256": text.sha256, "qa_wording_sha256": qa_wording().sha256, "rows_refused": text.refused}
 
 
 def missing(task: str, name: str) -> str:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import string
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from random import Random
 from typing import NamedTuple
 
 from inertia.benchmarks.ruler.draw import Draw, Parts, Setting, Stream
-from inertia.benchmarks.ruler.sizing import largest_fitting
 from inertia.benchmarks.ruler.wording import Wording, split
+from inertia.benchmarks.sizing import largest_fitting
+from inertia.benchmarks.tasks import at_least
 
 _EXAMPLE_TOKENS = 500
 _SMALLEST_NOISE = 5
@@ -47,9 +48,7 @@ class VariableTracking:
     max_new_tokens: int = 30
 
     def __post_init__(self) -> None:
-        for field in ("chains", "hops", "max_new_tokens"):
-            if getattr(self, field) < 1:
-                raise ValueError(f"vt {field} is {getattr(self, field)}; allowed: at least 1")
+        at_least(1, **{f"vt {name}": value for name, value in asdict(self).items()})
 
     def prepare(self, setting: Setting) -> Callable[[Stream], Draw]:
         """Return the function that draws one example; one unit is one noise sentence."""
@@ -102,9 +101,7 @@ class VariableTracking:
         return [_Chain(str(rng.randrange(10000, 99999)), part) for part in parts]
 
 
-def _texts(
-    wording: Wording, chains: list[_Chain], rng: Random, noises: int
-) -> tuple[str, str, str, list[float]]:
+def _texts(wording: Wording, chains: list[_Chain], rng: Random, noises: int) -> tuple[str, str, str, list[float]]:
     """Context, question, answer prefix, and the depths of the first chain's assignments."""
     lines = [wording.noise] * noises
     depths: list[float] = []

@@ -5,11 +5,11 @@ from __future__ import annotations
 import ast
 import hashlib
 import json
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from functools import cache
-from importlib.util import find_spec
-from pathlib import Path
+from typing import Any
+
+from inertia.benchmarks.words import lm_eval_tasks, moved
 
 
 @dataclass(frozen=True)
@@ -56,20 +56,6 @@ class QaWording:
         return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()
 
 
-@dataclass(frozen=True)
-class WordLists:
-    """The English words of the `wonderwords` package, each list sorted and without duplicates."""
-
-    nouns: tuple[str, ...]
-    adjectives: tuple[str, ...]
-    verbs: tuple[str, ...]
-
-    @property
-    def all(self) -> tuple[str, ...]:
-        """Every word once, sorted."""
-        return tuple(sorted({*self.nouns, *self.adjectives, *self.verbs}))
-
-
 @cache
 def wording() -> Wording:
     """Return the prompt texts of lm-eval's RULER tasks with the official code's blanks and spelling.
@@ -85,18 +71,13 @@ def wording() -> Wording:
     Deviations: from lm-eval, towards the official code: the NIAH prefix gets its leading blank back, and the
     misspelling of "assigned" in the variable-tracking prefix is corrected (official fix of May 2025).
     """
-    folder = _package("lm_eval", "lm_eval==0.4.13") / "tasks" / "ruler"
-    niah, prepare, vt, cwe, fwe = (
-        ast.parse((folder / f"{name}.py").read_text(encoding="utf-8"))
-        for name in ("niah_utils", "prepare_niah", "vt_utils", "cwe_utils", "fwe_utils")
-    )
-    vt_config = ast.literal_eval(_assigned(vt, "CONFIG"))["variable_tracking"]
-    cwe_config = ast.literal_eval(_assigned(cwe, "CONFIG"))
-    fwe_config = ast.literal_eval(_assigned(fwe, "CONFIG"))
+    niah, prepare, vt, cwe, fwe = map(_module, ("niah_utils", "prepare_niah", "vt_utils", "cwe_utils", "fwe_utils"))
+    vt_config, cwe_config, fwe_config = (_assigned(tree, "CONFIG") for tree in (vt, cwe, fwe))
+    vt_config = vt_config["variable_tracking"]
     return Wording(
-        needle=ast.literal_eval(_assigned(prepare, "NEEDLE")),
-        noise=ast.literal_eval(_assigned(vt, "noise")).strip(),
-        niah=ast.literal_eval(_assigned(niah, "TEMPLATE")),
+        needle=_assigned(prepare, "NEEDLE"),
+        noise=_assigned(vt, "noise").strip(),
+        niah=_assigned(niah, "TEMPLATE"),
         niah_prefix=" " + _format_string(prepare, holding="{type_needle_v}"),
         vt=vt_config["template"],
         vt_prefix=vt_config["answer_prefix"].replace("assgined", "assigned"),
@@ -119,30 +100,9 @@ def qa_wording() -> QaWording:
 
     Deviations: from lm-eval, towards the official code: the prefix gets its leading blank back.
     """
-    folder = _package("lm_eval", "lm_eval==0.4.13") / "tasks" / "ruler"
-    tree = ast.parse((folder / "qa_utils.py").read_text(encoding="utf-8"))
-    config = ast.literal_eval(_assigned(tree, "CONFIG"))
-    return QaWording(
-        template=config["template"],
-        document=ast.literal_eval(_assigned(tree, "DOCUMENT_PROMPT")),
-        prefix=" " + config["answer_prefix"],
-    )
-
-
-@cache
-def word_lists() -> WordLists:
-    """Return the word lists inside the installed `wonderwords`.
-
-    Raises:
-        ModuleNotFoundError: If wonderwords is not installed.
-    """
-    folder = _package("wonderwords", "wonderwords==3.0.1") / "assets"
-
-    def words(name: str) -> tuple[str, ...]:
-        lines = (folder / name).read_text(encoding="utf-8").splitlines()
-        return tuple(sorted({line.rstrip() for line in lines} - {""}))
-
-    return WordLists(words("nounlist.txt"), words("adjectivelist.txt"), words("verblist.txt"))
+    tree = _module("qa_utils")
+    config = _assigned(tree, "CONFIG")
+    return QaWording(config["template"], _assigned(tree, "DOCUMENT_PROMPT"), prefix=" " + config["answer_prefix"])
 
 
 def split(template: str) -> tuple[str, str]:
@@ -151,40 +111,26 @@ def split(template: str) -> tuple[str, str]:
     return before, after
 
 
-def _package(name: str, requirement: str) -> Path:
-    spec = find_spec(name)
-    if spec is None or not spec.submodule_search_locations:
-        raise ModuleNotFoundError(
-            f"RULER's texts are read from the package {name}, which is not installed; "
-            f"fix: pip install {requirement}"
-        )
-    return Path(spec.submodule_search_locations[0])
+def _module(name: str) -> ast.Module:
+    return ast.parse((lm_eval_tasks("ruler") / f"{name}.py").read_text(encoding="utf-8"))
 
 
-def _assigned(tree: ast.Module, name: str) -> ast.expr:
+def _assigned(tree: ast.Module, name: str) -> Any:
     """The first value assigned to `name` anywhere in `tree`."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Assign) and name in map(ast.unparse, node.targets):
-            return node.value
-    raise LookupError(_moved(f"no assignment to {name}"))
+            return ast.literal_eval(node.value)
+    raise moved(f"no assignment to {name}", "ruler")
 
 
 def _format_string(tree: ast.Module, holding: str) -> str:
     """The f-string of `tree` that contains the field `holding` and asks for a query, as a template."""
-    for text in _format_strings(tree):
-        if holding in text and "{query}" in text:
-            return text
-    raise LookupError(_moved(f"no f-string with {holding}"))
-
-
-def _format_strings(tree: ast.Module) -> Iterator[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.JoinedStr):
-            yield "".join(
+            parts = (
                 str(part.value) if isinstance(part, ast.Constant) else "{" + ast.unparse(part.value) + "}"
                 for part in node.values
             )
-
-
-def _moved(what: str) -> str:
-    return f"{what} in lm_eval/tasks/ruler; the wording is known for lm_eval 0.4.13: install that version"
+            if holding in (text := "".join(parts)) and "{query}" in text:
+                return text
+    raise moved(f"no f-string with {holding}", "ruler")

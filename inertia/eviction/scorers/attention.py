@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from inertia.eviction.view import LayerView
+    from inertia.eviction.layer_view import LayerView
 
 
 @dataclass(frozen=True)

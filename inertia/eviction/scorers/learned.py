@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from inertia.eviction.view import LayerView
+    from inertia.eviction.layer_view import LayerView
 
 QUERY, KEY = "query.weight", "key.weight"
 RANK = 64

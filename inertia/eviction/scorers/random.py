@@ -10,7 +10,7 @@ from inertia.eviction import checks
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from inertia.eviction.view import LayerView
+    from inertia.eviction.layer_view import LayerView
 
 MASK = 0xFFFFFFFF
 

@@ -8,9 +8,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from inertia.experiments.launchers import ray_tasks, submitit_jobs
-from inertia.experiments.launchers.follow import Engine, follow
-from inertia.experiments.launchers.settings import Local, Ray, Submitit
-from inertia.experiments.launchers.work import divide
+from inertia.experiments.launchers.payload import divide
+from inertia.experiments.launchers.polling import Engine, follow
+from inertia.experiments.launchers.settings import Local, Ray, Submitit, require
 from inertia.paths import results_dir
 from inertia.records.termination import terminable
 
@@ -29,10 +29,10 @@ def check(configs: Sequence[RunConfig]) -> None:
     shard = _one("shard", [config.shard for config in configs])
     if shard is not None and launcher.shards > 1:
         raise ValueError(f"shard={shard} and launcher.shards={launcher.shards} both cut the examples; give one of them")
+    if not isinstance(launcher, Local):
+        require(launcher.kind)
     if isinstance(launcher, Submitit):
         submitit_jobs.check(launcher)
-    if isinstance(launcher, Ray):
-        ray_tasks.check(launcher)
 
 
 def launch(configs: Sequence[RunConfig], jobs: Sequence[Sequence[Cell]]) -> list[Outcome]:
@@ -47,25 +47,27 @@ def launch(configs: Sequence[RunConfig], jobs: Sequence[Sequence[Cell]]) -> list
         OSError: its cluster cannot be reached or refuses.
     """
     from inertia.experiments import run as harness
-    from inertia.experiments.indices import write_indices
-    from inertia.experiments.mirroring import mirror, mirrored
+    from inertia.experiments.indices import write_tables
+    from inertia.experiments.launchers.progress import Progress
 
     launcher = configs[0].launcher
     if isinstance(launcher, Local):
         return harness.run(configs, jobs)
     cells = list({cell.id: cell for job in jobs for cell in job}.values())
-    results = results_dir()
-    write_indices(cells)
     before = {outcome.cell.id: outcome for outcome in harness.standing(cells)}
     left = [
         cell for cell in cells if before[cell.id].summary is None and before[cell.id].problem is None and cell.share
     ]
-    works = divide(left, shards=launcher.shards, groups_per_job=launcher.groups_per_job, results=results)
-    problems = _run_elsewhere(launcher, left, works) if works else {}
-    after = {outcome.cell.id: outcome for outcome in harness.standing(left)}
-    ended = [_said(after[cell.id], problems) if cell.id in after else before[cell.id] for cell in cells]
-    mirror(ended, mirrored(cells))
-    return ended
+    payloads = divide(left, shards=launcher.shards, groups_per_job=launcher.groups_per_job, results=results_dir())
+    problems: dict[str, str] = {}
+    if payloads:
+        progress, known = Progress(harness.runs_dir(), left), harness.recorded(left)
+        with terminable(), _engine(launcher) as engine, harness.progress_bar(left, known) as bar:
+            bar.set_description(f"{len(payloads)} jobs through {launcher.kind}")
+            problems = follow(engine, payloads, bar, progress.count)
+    after = {outcome.cell.id: outcome for outcome in harness.standing(left)} if payloads else {}
+    write_tables(results_dir(), cells, changed=bool(payloads))
+    return [_said(after[cell.id], problems) if cell.id in after else before[cell.id] for cell in cells]
 
 
 def _said(outcome: Outcome, problems: Mapping[str, str]) -> Outcome:
@@ -77,20 +79,10 @@ def _said(outcome: Outcome, problems: Mapping[str, str]) -> Outcome:
     return replace(outcome, problem=problems.get(cell.id, missing))
 
 
-def _run_elsewhere(launcher: Submitit | Ray, cells: Sequence[Cell], works: Sequence[Any]) -> dict[str, str]:
-    from inertia.experiments import run as harness
-    from inertia.experiments.launchers.watch import Watch
-
-    watch = Watch(results_dir(), cells)
-    with terminable(), _engine(launcher) as engine, harness.progress_bar(cells) as bar:
-        bar.set_description(f"{len(works)} jobs through {launcher.kind}")
-        return follow(engine, works, bar, watch.count)
-
-
 @contextmanager
 def _engine(launcher: Submitit | Ray) -> Iterator[Engine]:
     if isinstance(launcher, Ray):
-        with ray_tasks.connected(launcher) as engine:
+        with ray_tasks.connected(launcher, (results_dir() / "jobs" / "ray.log").absolute()) as engine:
             yield engine
     else:
         yield submitit_jobs.Submitted(launcher, (results_dir() / "jobs").absolute())

@@ -1,4 +1,4 @@
-"""Work as tasks of a Ray cluster."""
+"""Payload as tasks of a Ray cluster."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ import socket
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from inertia.experiments.launchers import extra
-from inertia.experiments.launchers.follow import Handle, WorkFailed
+from inertia.experiments.launchers.ambient import stderr_in
+from inertia.experiments.launchers.payload import Payload, run_payload
+from inertia.experiments.launchers.polling import Handle, WorkFailed
 from inertia.experiments.launchers.settings import Ray
-from inertia.experiments.launchers.work import Work, do
 
 _SECONDS = 10
 
@@ -55,43 +56,36 @@ class Connected:
     settings: Ray
     room: int | None = None
 
-    def start(self, works: Sequence[Work]) -> list[Handle]:
+    def start(self, payloads: Sequence[Payload]) -> list[Handle]:
         """Start one task for each piece of work."""
-        task = self.ray.remote(do).options(
+        task = self.ray.remote(run_payload).options(
             num_gpus=self.settings.num_gpus,
             num_cpus=self.settings.num_cpus,
             max_retries=self.settings.retries,
             name="inertia",
         )
-        return [Task(self.ray, task.remote(work)) for work in works]
+        return [Task(self.ray, task.remote(work)) for work in payloads]
 
 
 @contextmanager
-def connected(settings: Ray) -> Iterator[Connected]:
-    """Connect to the cluster, or start Ray here, and leave it in the end.
+def connected(settings: Ray, log: Path) -> Iterator[Connected]:
+    """Connect to the cluster, or start Ray here, and leave it in the end; what Ray itself says goes into a file.
 
     Raises:
-        ValueError: Ray is missing, or no node can ever hold a task.
+        ValueError: no node can ever hold a task.
         ConnectionError: there is no cluster at the address.
     """
+    import ray
+
     _reach(settings.address)
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    ray = extra.load("ray")
-    ray.init(address=settings.address or "local", log_to_driver=False, logging_level="ERROR")
-    try:
-        _fits(ray, settings)
-        yield Connected(ray, settings)
-    finally:
-        ray.shutdown()
-
-
-def check(settings: Ray) -> None:
-    """Refuse what cannot run.
-
-    Raises:
-        ValueError: Ray is missing.
-    """
-    extra.require("ray")
+    with stderr_in(log):
+        ray.init(address=settings.address or "local", log_to_driver=False, logging_level="ERROR")
+        try:
+            _fits(ray, settings)
+            yield Connected(ray, settings)
+        finally:
+            ray.shutdown()
 
 
 def _reach(address: str | None) -> None:

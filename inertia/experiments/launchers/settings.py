@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from importlib.util import find_spec
 from typing import Any, ClassVar
 
 from inertia.eviction import checks
@@ -133,6 +134,16 @@ def from_mapping(values: Mapping[str, Any]) -> Launcher:
     if unknown:
         raise ValueError(f"launcher={kind.kind} has no key {unknown[0]!r}; it has {', '.join(known) or 'none'}.")
     return kind(**given)
+
+
+def require(package: str) -> None:
+    """Refuse a launcher whose package is missing, without importing it.
+
+    Raises:
+        ValueError: with the command that installs it.
+    """
+    if find_spec(package) is None:
+        raise ValueError(f"launcher={package} needs the package {package}; run: pip install 'inertia[{package}]'")
 
 
 def _text(name: str, value: Any) -> None:

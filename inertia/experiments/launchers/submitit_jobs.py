@@ -1,4 +1,4 @@
-"""Work as Slurm jobs, or as processes of this machine, through submitit."""
+"""Payload as Slurm jobs, or as processes of this machine, through submitit."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from inertia.experiments.launchers import extra
-from inertia.experiments.launchers.follow import Handle, WorkFailed
+from inertia.experiments.launchers.ambient import KEPT, SLURM, without
+from inertia.experiments.launchers.payload import Payload, chunks, run_payload
+from inertia.experiments.launchers.polling import Handle, WorkFailed
 from inertia.experiments.launchers.settings import Submitit
-from inertia.experiments.launchers.work import Work, chunks, do
+from inertia.experiments.launchers.slurm_queue import Queue
 
 # submitit's own count of timeouts never ends a job: it would raise in the middle of an example. `Task` counts.
 _NO_LIMIT = 1_000_000
@@ -23,12 +24,12 @@ _ARRAY = 1000
 class Task:
     """What submitit pickles: the work, and how often it may go back into the queue."""
 
-    work: Work
+    payload: Payload
     requeues: int
 
     def __call__(self) -> dict[str, str]:
         """Do the work."""
-        return do(self.work)
+        return run_payload(self.payload)
 
     def checkpoint(self) -> Any:
         """Return what goes into the queue when the job is preempted or out of time: the same, for the records resume.
@@ -38,18 +39,28 @@ class Task:
         """
         if self.requeues == 0:
             raise SystemExit("inertia: out of time and requeues; repeat the command, or raise launcher.requeues")
-        return extra.load("submitit").helpers.DelayedSubmission(replace(self, requeues=self.requeues - 1))
+        from submitit.helpers import DelayedSubmission
+
+        return DelayedSubmission(replace(self, requeues=self.requeues - 1))
 
 
 @dataclass(frozen=True)
 class Job:
-    """A submitted job."""
+    """A submitted job.
+
+    Attributes:
+        job: submitit's.
+        queue: what tells whether it still runs; None for a process of this machine, which submitit watches.
+    """
 
     job: Any
+    queue: Queue | None
 
     def done(self) -> bool:
         """Tell whether it ended."""
-        return self.job.done()
+        if self.queue is None:
+            return self.job.done()
+        return self.job.paths.result_pickle.exists() or self.queue.ended_as(self.job.job_id) is not None
 
     def problems(self) -> dict[str, str]:
         """Return what its work returned.
@@ -57,17 +68,38 @@ class Job:
         Raises:
             WorkFailed: it ended without a result.
         """
+        reason = None if self.queue is None else self.queue.ended_as(self.job.job_id)
         try:
-            return self.job.result()
+            if reason is None or self.job.paths.result_pickle.exists():
+                return self.job.result()
         except Exception as error:  # noqa: BLE001 - submitit raises what the job raised, and errors of its own
-            reason = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
-            raise WorkFailed(
-                f"job {self.job.job_id} ended without a result: {reason[-1]}; its log: {self.job.paths.stderr}"
-            ) from error
+            reason = reason_of(error)
+        said = last_lines(self.job.paths.stderr) or last_lines(self.job.paths.stdout)
+        raise WorkFailed(
+            f"job {self.job.job_id} ended without a result: {reason}"
+            + (f"; it said last: {said}" if said else "")
+            + f"; its log: {self.job.paths.stderr}"
+        )
 
     def cancel(self) -> None:
         """Stop it."""
         self.job.cancel(check=False)
+
+
+def reason_of(error: Exception) -> str:
+    """Return the line of a submitit error that says what happened: the last of the job's trace where it has one."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    rules = [number for number, line in enumerate(lines) if not line.strip("-")]
+    return lines[rules[1] - 1] if len(rules) > 1 else lines[0]
+
+
+def last_lines(log: Path, count: int = 3) -> str:
+    """Return the last lines of a log that say anything, in one; "" where there is none."""
+    try:
+        lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return ""
+    return " / ".join([line.strip() for line in lines if line.strip()][-count:])
 
 
 @dataclass(frozen=True)
@@ -82,22 +114,27 @@ class Submitted:
         """Slurm has a queue of its own; this machine has not."""
         return None if self.settings.cluster == "slurm" else self.settings.parallel or 1
 
-    def start(self, works: Sequence[Work]) -> list[Handle]:
+    def start(self, payloads: Sequence[Payload]) -> list[Handle]:
         """Submit pieces of work.
 
         Raises:
             OSError: the queue took none of them, for the reason given.
         """
-        submitit = extra.load("submitit")
+        import submitit
+
         limits = {"slurm_max_num_timeout": _NO_LIMIT, "local_max_num_timeout": _NO_LIMIT}
         executor = submitit.AutoExecutor(self.folder / "%j", cluster=self.settings.cluster, **limits)
         executor.update_parameters(**parameters(self.settings))
-        tasks = [Task(work, self.settings.requeues) for work in works]
+        tasks = [Task(payload, self.settings.requeues) for payload in payloads]
         refused = (submitit.core.utils.FailedJobError, submitit.core.utils.FailedSubmissionError)
         try:
-            return [Job(job) for batch in chunks(tasks, _ARRAY) for job in executor.submit_array(batch)]
+            with without(SLURM, KEPT):
+                jobs = [job for batch in chunks(tasks, _ARRAY) for job in executor.submit_array(batch)]
         except refused as error:
             raise OSError(f"the queue refused the jobs: {error}") from error
+        asks = self.settings.cluster == "slurm" and shutil.which("squeue") is not None
+        queue = Queue(job.job_id for job in jobs) if asks else None
+        return [Job(job, queue) for job in jobs]
 
 
 def parameters(settings: Submitit) -> dict[str, Any]:
@@ -123,9 +160,8 @@ def check(settings: Submitit) -> None:
     """Refuse what cannot be submitted from here.
 
     Raises:
-        ValueError: submitit is missing, there is no Slurm, or local processes would share their GPUs.
+        ValueError: there is no Slurm, or local processes would share their GPUs.
     """
-    extra.require("submitit")
     if settings.cluster == "local" and (settings.parallel or 1) > 1 and settings.gpus_per_node > 0:
         raise ValueError(
             f"launcher.parallel={settings.parallel}: on this machine all processes would get the same GPUs; give "

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
+
+from inertia.eviction.checks import nearest
 
 # Shares of the stated peak: long prompts reach about half of the FLOPs, decoding about 0.7 of the bandwidth.
 PREFILL_SHARE = 0.5
@@ -55,10 +56,8 @@ def device(name: str) -> Hardware:
     """
     known = devices()
     if name not in known:
-        near = [each for each in known if each.startswith(name)] or get_close_matches(name, known, n=2)
-        hint = f" Did you mean {' or '.join(near)}?" if near else ""
         raise ValueError(
             f"--gpu {name}: unknown; give one of {', '.join(known)}, or state its speed with "
-            f"--prefill-tps X --decode-tps Y.{hint}"
+            f"--prefill-tps X --decode-tps Y.{nearest(name, known)}"
         )
     return known[name]

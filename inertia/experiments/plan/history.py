@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import json
 import logging
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
-from statistics import mean, median
+from statistics import median
 from typing import Any
 
 from inertia.experiments.plan.speed import Measured
 from inertia.records.canonical import canonical_json
-from inertia.records.journal import CorruptRecord
-from inertia.records.layout import SAMPLES, SUMMARY, cell_folders, read_manifest
-from inertia.records.read import read_cells
+from inertia.records.read import Cell, survey
+from inertia.records.rows import load
 
 COLUMNS = (
     "cell_id",
@@ -59,11 +60,11 @@ def read(results: Path, backbones: Collection[str]) -> list[Rows]:
         backbones: identities as canonical JSON.
     """
     found: dict[str, Rows] = {}
-    for cell, identity, rows in (*_published(results / "published"), *_runs(results / "runs", backbones)):
-        backbone = canonical_json(identity["backbone"])
-        place = identity["benchmark"]
-        if backbone in backbones and isinstance(place, Mapping):
-            found[cell] = Rows(backbone, place["name"], place.get("task"), place.get("length"), tuple(rows))
+    for source in (results / "published", results / "runs"):
+        for cell, rows in _sealed(source, backbones) if source.is_dir() else ():
+            place = cell.identity["benchmark"]
+            backbone = canonical_json(cell.identity["backbone"])
+            found[cell.id] = Rows(backbone, place["name"], place.get("task"), place.get("length"), rows)
     return list(found.values())
 
 
@@ -106,32 +107,20 @@ def measured(history: Collection[Rows]) -> Measured | None:
     return Measured(speed, {size: median(found) for size, found in sorted(steps.items())}, len(together))
 
 
-def average(values: list[int]) -> float | None:
-    """Return the mean, None for no values."""
-    return mean(values) if values else None
 
 
-def _runs(root: Path, backbones: Collection[str]) -> Iterator[tuple[str, Mapping[str, Any], list[dict[str, Any]]]]:
-    from pyarrow import ArrowException
-    from pyarrow.compute import equal
-    from pyarrow.parquet import read_table
-
-    for cell, folder in (cell_folders(root) if root.is_dir() else {}).items():
-        try:
-            manifest = read_manifest(folder)
-            if manifest is None or canonical_json(manifest["identity"].get("backbone")) not in backbones:
-                continue
-            if (folder / SUMMARY).exists():
-                rows = read_table(folder / SAMPLES, columns=[*COLUMNS, "status"])
-                yield cell, manifest["identity"], rows.filter(equal(rows["status"], "ok")).to_pylist()
-        except (CorruptRecord, OSError, ArrowException) as error:
-            log.warning("%s is left out of what was measured: %s", folder, error)
+def _sealed(source: Path, backbones: Collection[str]) -> Iterator[tuple[Cell, tuple[Mapping[str, Any], ...]]]:
+    cells, damages = survey(source)
+    wanted = [cell.id for cell in cells if cell.sealed and _is_of(cell, backbones)]
+    read = load(source, COLUMNS, wanted, check=False)
+    for damage in dict.fromkeys([*damages, *read.damages]):
+        log.warning("%s; it is left out of what was measured", damage.reason)
+    rows = iter(read.table.to_pylist())
+    counts = Counter(read.place.tolist())
+    for place, cell in enumerate(read.cells):
+        yield cell, tuple(islice(rows, counts[place]))
 
 
-def _published(folder: Path) -> Iterator[tuple[str, Mapping[str, Any], list[Mapping[str, Any]]]]:
-    for path in sorted(folder.glob("*.parquet")) if folder.is_dir() else ():
-        try:
-            for cell in read_cells(path):
-                yield cell.id, cell.identity, [row for row in cell.rows if row["status"] == "ok"]
-        except (CorruptRecord, OSError) as error:
-            log.warning("%s is left out of what was measured: %s", path, error)
+def _is_of(cell: Cell, backbones: Collection[str]) -> bool:
+    identity = cell.identity
+    return canonical_json(identity.get("backbone")) in backbones and isinstance(identity.get("benchmark"), Mapping)

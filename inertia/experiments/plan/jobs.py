@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from inertia.experiments.cli import CONFIG_NAME, BadSetting, check, first
+from inertia.experiments.jobs import every
+from inertia.experiments.overrides import CONFIG_NAME, BadSetting, check, first, spelled_out
 from inertia.paths import config_dir
 
 if TYPE_CHECKING:
@@ -25,18 +26,21 @@ def jobs_of(given: Sequence[str]) -> list[RunConfig]:
     from hydra.core.global_hydra import GlobalHydra
     from hydra.core.override_parser.overrides_parser import OverridesParser
 
+    from inertia.experiments.config import run_config
+
+    given = spelled_out(given)
     sweeps = check(given) or bool({"-m", "--multirun"} & set(given))
     words = [word for word in given if not word.startswith("-")]
     with initialize_config_dir(str(config_dir()), version_base="1.3"):
         parser = OverridesParser.create(config_loader=GlobalHydra.instance().config_loader())
         overrides = parser.parse_overrides(words)
-        if not sweeps:
-            swept = [each.input_line for each in overrides if each.is_sweep_override()]
-            if swept:
-                raise BadSetting(f"{', '.join(swept)}: several values need a sweep; add -m.")
-            return checked([words])
-        base = compose(CONFIG_NAME, overrides=[first(each) for each in overrides], return_hydra_config=True)
-        return checked(combinations(base.hydra.sweeper, overrides, parser))
+        jobs = [words]
+        if sweeps:
+            base = compose(CONFIG_NAME, overrides=[first(each) for each in overrides], return_hydra_config=True)
+            jobs = combinations(base.hydra.sweeper, overrides, parser)
+        elif swept := [each.input_line for each in overrides if each.is_sweep_override()]:
+            raise BadSetting(f"{', '.join(swept)}: several values need a sweep; add -m.")
+        return every(jobs, lambda _, job: run_config(compose(CONFIG_NAME, overrides=job)))
 
 
 def combinations(sweeper: Any, overrides: Sequence[Any], parser: Any) -> list[list[str]]:
@@ -59,27 +63,3 @@ def combinations(sweeper: Any, overrides: Sequence[Any], parser: Any) -> list[li
     except HydraException as error:
         raise BadSetting(str(error)) from error
     return [[*hydras, *job] for job in jobs]
-
-
-def checked(jobs: Sequence[Sequence[str]]) -> list[RunConfig]:
-    """Compose and check jobs, inside an initialised Hydra.
-
-    Raises:
-        BadSetting: naming every job that is wrong.
-    """
-    from hydra import compose
-    from hydra.errors import HydraException
-
-    from inertia.experiments.config import run_config
-
-    configs, problems = [], []
-    for number, words in enumerate(jobs):
-        try:
-            configs.append(run_config(compose(CONFIG_NAME, overrides=list(words))))
-        except HydraException as error:
-            problems.append(f"job {number} ({' '.join(words)}): {error.__cause__ or error}")
-        except ValueError as error:
-            problems.append(f"job {number} ({' '.join(words)}): {error}")
-    if problems:
-        raise BadSetting("\n".join(["wrong settings:", *problems]))
-    return configs

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import astuple, dataclass, replace
 from functools import partial
+from statistics import mean
 
 from inertia.backbones.config import BackboneConfig
 from inertia.eviction.policy import Policy
-from inertia.experiments.cells import variant
+from inertia.experiments.config import RunConfig
 from inertia.experiments.plan import history, memory
 from inertia.experiments.plan.calls import Asked
 from inertia.experiments.plan.hardware import Hardware, device
@@ -21,6 +22,11 @@ from inertia.experiments.plan.shape import ELEMENT_BYTES, Shape, shape_of
 from inertia.experiments.plan.speed import Roofline, Speed, Stated
 from inertia.paths import results_dir
 from inertia.records.canonical import canonical_json
+
+# Said of a benchmark whose metrics hold fidelity.
+FIDELITY = (
+    "fidelity is measured too: every prompt is read and decoded again, to follow the full cache and the reference"
+)
 
 
 @dataclass(frozen=True)
@@ -60,171 +66,15 @@ class Work:
     seconds: float = 0
     seconds_most: float = 0
 
-    def __add__(self, other: Work) -> Work:
-        return Work(*(getattr(self, each.name) + getattr(other, each.name) for each in fields(Work)))
-
     def times(self, count: float) -> Work:
         """Return so much of it."""
-        return Work(*(getattr(self, each.name) * count for each in fields(Work)))
+        return Work(*(count * value for value in astuple(self)))
 
 
-@dataclass(frozen=True)
-class Row:
-    """One group: cells that share their prompts.
-
-    Attributes:
-        backbone: name of the backbone.
-        benchmark: name of the benchmark.
-        task: its task.
-        length: nominal length.
-        cells: the group's cells.
-        examples: distinct examples.
-        answers: pairs of cell and example.
-        answers_left: of them, not recorded yet; None where that cannot be known.
-        lengths: of the prompts.
-        limit: most new tokens of an answer.
-        recorded_answers: how many recorded answers the expected length comes from.
-        total: all work.
-        left: work that is left, None where that cannot be known.
-        memory: of the longest prompt with the largest part of the policies.
-        parts: policies per call; several parts where all at once do not fit, each of which reads the prompt again.
-        fits: whether the largest part fits.
-        devices_needed: with how many devices all would fit at once, where they do not; None where no number helps.
-    """
-
-    backbone: str
-    benchmark: str
-    task: str
-    length: int | None
-    cells: tuple[Planned, ...]
-    examples: int
-    answers: int
-    answers_left: int | None
-    lengths: Lengths
-    limit: int
-    recorded_answers: int
-    total: Work
-    left: Work | None
-    memory: Memory
-    parts: tuple[int, ...]
-    fits: bool
-    devices_needed: int | None
-
-    @property
-    def states(self) -> Counter[str]:
-        """Number of cells by state."""
-        return Counter(each.state for each in self.cells)
-
-
-@dataclass(frozen=True)
-class Section:
-    """All groups of one backbone.
-
-    Attributes:
-        config: the backbone.
-        shape: its shape.
-        hardware: what memory is checked against, or None.
-        devices: over how many of them the layers are spread.
-        speed: where seconds come from.
-        rows: its groups.
-    """
-
-    config: BackboneConfig
-    shape: Shape
-    hardware: Hardware | None
-    devices: int
-    speed: Speed
-    rows: tuple[Row, ...]
-
-    @property
-    def total(self) -> Work:
-        """All work."""
-        return sum((row.total for row in self.rows), Work())
-
-    @property
-    def left(self) -> Work | None:
-        """Work that is left, None where any of it cannot be known."""
-        known = [row.left for row in self.rows if row.left is not None]
-        return sum(known, Work()) if len(known) == len(self.rows) else None
-
-
-@dataclass(frozen=True)
-class Plan:
-    """A section per backbone, and what has to be said beside the numbers."""
-
-    sections: tuple[Section, ...]
-    notes: tuple[str, ...]
-
-
-def make_plan(configs: Sequence, options: Options) -> Plan:
-    """Return the plan of some jobs.
-
-    Raises:
-        ValueError: an unknown device or shape, no records to measure by, or settings that the run would refuse.
-        OSError: `backbone.path` holds no model.
-    """
-    chosen = None if options.gpu is None else device(options.gpu)
-    groups: dict[tuple[BackboneConfig, str], list[Planned]] = {}
-    cells = planned_cells(configs)
-    shapes = {config.backbone: shape_of(config.backbone) for config in configs}
-    for each in cells:
-        groups.setdefault((each.cell.config.backbone, each.cell.group_key), []).append(each)
-    identities = {key: canonical_json(members[0].cell.identity["backbone"]) for key, members in groups.items()}
-    past = history.read(results_dir(), set(identities.values()))
-    sections = []
-    for backbone, shape in shapes.items():
-        mine = [key for key in groups if key[0] == backbone]
-        own = [rows for rows in past if rows.backbone == identities[mine[0]]]
-        hardware = chosen or (None if options.stated or options.measured else guess(backbone))
-        speed = speed_of(backbone, shape, hardware, own, options)
-        machine = Machine(shape, ELEMENT_BYTES[backbone.dtype], hardware, options.devices, speed)
-        rows = [row_of(groups[key], machine, own) for key in mine]
-        sections.append(Section(backbone, shape, hardware, options.devices, speed, tuple(rows)))
-    measured = dict.fromkeys(
-        each.cell.benchmark.name for each in cells if "fidelity" in each.cell.config.benchmark.metrics
-    )
-    fidelity = [(name, FIDELITY) for name in measured]
-    return Plan(tuple(sections), joined([*(note for each in cells for note in each.notes), *fidelity]))
-
-
-# Said of a benchmark whose metrics hold fidelity.
-FIDELITY = (
-    "fidelity is measured too: every prompt is read and decoded again, to follow the full cache and the reference"
-)
-
-
-def joined(notes: Iterable[tuple[str, str]]) -> tuple[str, ...]:
-    """Return notes as sentences, one for all that the same is said of."""
-    subjects: dict[str, dict[str, None]] = {}
-    for subject, text in notes:
-        subjects.setdefault(text, {})[subject] = None
-    return tuple(f"{', '.join(each)}: {text}" for text, each in subjects.items())
-
-
-def guess(backbone: BackboneConfig) -> Hardware:
-    """Return the device to plan for when none is named."""
-    return device("cpu" if backbone.device == "cpu" else "h100-80gb")
-
-
-def speed_of(
-    backbone: BackboneConfig, shape: Shape, hardware: Hardware | None, past: Collection[Rows], options: Options
-) -> Speed:
-    """Return where a backbone's seconds come from.
-
-    Raises:
-        ValueError: they are to be measured and there are no records.
-    """
-    if options.stated is not None:
-        return options.stated
-    if not options.measured:
-        return Roofline(hardware or guess(backbone), shape, backbone.dtype, ELEMENT_BYTES[backbone.dtype])
-    found = history.measured(past)
-    if found is None:
-        raise ValueError(
-            f"--measured: no sealed records of {backbone.name} with this dtype and these settings in {results_dir()}; "
-            "run a few examples first, or name a device with --gpu."
-        )
-    return found
+def total(works: Iterable[Work | None]) -> Work | None:
+    """Return the sum of works; None where one of them is not known."""
+    works = list(works)
+    return None if None in works else Work(*map(sum, zip(*map(astuple, works), strict=True)))
 
 
 @dataclass(frozen=True)
@@ -232,27 +82,30 @@ class Machine:
     """A model on devices.
 
     Attributes:
+        config: the backbone.
         shape: of the model.
-        element: bytes of a number.
-        hardware: one device, or None for no limit.
-        devices: how many.
-        speed: how fast.
+        hardware: one device, which memory is checked against, or None for no limit.
+        devices: how many the layers are spread over.
+        speed: where seconds come from.
     """
 
+    config: BackboneConfig
     shape: Shape
-    element: int
     hardware: Hardware | None
     devices: int
     speed: Speed
 
-    def peak(self, asked: Asked, policies: Sequence[Policy], eager: bool, devices: int | None = None) -> Memory:
+    @property
+    def element(self) -> int:
+        """Bytes of a number."""
+        return ELEMENT_BYTES[self.config.dtype]
+
+    def peak(self, asked: Asked, policies: Sequence[Policy], devices: int | None = None) -> Memory:
         """Return the memory of the call of an example that takes the most."""
+        eager, count = self.config.prefill_attention == "eager", devices or self.devices
         calls = asked.calls(policies)
-        count = self.devices if devices is None else devices
-        return max(
-            (memory.peak(self.shape, self.element, call, count, eager=eager) for call in calls),
-            key=lambda each: each.total,
-        )
+        needs = [memory.peak(self.shape, self.element, call, count, eager=eager) for call in calls]
+        return max(needs, key=lambda each: each.total)
 
     def fits(self, needed: Memory) -> bool:
         """Tell whether so much memory is there."""
@@ -273,73 +126,178 @@ class Machine:
         )
 
 
-def row_of(group: Sequence[Planned], machine: Machine, past: Collection[Rows]) -> Row:
+@dataclass(frozen=True)
+class Group:
+    """Cells that share their prompts.
+
+    Attributes:
+        cells: the cells; the first one's benchmark, task and length are those of all.
+        answers_left: pairs of cell and example that are not recorded yet; None where that cannot be known.
+        lengths: of the prompts.
+        limit: most new tokens of an answer.
+        recorded_answers: how many recorded answers the expected length comes from.
+        work: all of it.
+        left: work that is left, None where that cannot be known.
+        memory: of the longest prompt with the largest part of the policies.
+        parts: policies per call; several parts where all at once do not fit, each of which reads the prompt again.
+        fits: whether the largest part fits.
+        devices_needed: with how many devices all would fit at once, where they do not; None where no number helps.
+    """
+
+    cells: tuple[Planned, ...]
+    answers_left: int | None
+    lengths: Lengths
+    limit: int
+    recorded_answers: int
+    work: Work
+    left: Work | None
+    memory: Memory
+    parts: tuple[int, ...]
+    fits: bool
+    devices_needed: int | None
+
+    @property
+    def task(self) -> str:
+        """The task of its cells."""
+        return self.cells[0].cell.task
+
+    @property
+    def length(self) -> int | None:
+        """Their nominal length."""
+        return self.cells[0].cell.length
+
+    @property
+    def examples(self) -> int:
+        """Number of distinct examples."""
+        return len({name for each in self.cells for name in each.ids})
+
+    @property
+    def answers(self) -> int:
+        """Number of pairs of cell and example."""
+        return sum(len(each.ids) for each in self.cells)
+
+    def count(self, state: str) -> int:
+        """Return how many of its cells are in a state."""
+        return sum(each.state == state for each in self.cells)
+
+
+@dataclass(frozen=True)
+class Section:
+    """All groups of one backbone, on the devices that it is planned for."""
+
+    machine: Machine
+    groups: tuple[Group, ...]
+
+    @property
+    def work(self) -> Work:
+        """All work."""
+        return total(group.work for group in self.groups)
+
+    @property
+    def left(self) -> Work | None:
+        """Work that is left, None where any of it cannot be known."""
+        return total(group.left for group in self.groups)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A section per backbone, and what has to be said beside the numbers."""
+
+    sections: tuple[Section, ...]
+    notes: tuple[str, ...]
+
+
+def make_plan(configs: Sequence[RunConfig], options: Options) -> Plan:
+    """Return the plan of some jobs.
+
+    Raises:
+        ValueError: an unknown device or shape, no records to measure by, or settings that the run would refuse.
+        OSError: `backbone.path` holds no model.
+    """
+    cells = planned_cells(configs)
+    shapes = {config.backbone: shape_of(config.backbone) for config in configs}
+    groups: dict[tuple[BackboneConfig, str], list[Planned]] = {}
+    for each in cells:
+        groups.setdefault((each.cell.config.backbone, each.cell.group_key), []).append(each)
+    identities = {key[0]: canonical_json(members[0].cell.identity["backbone"]) for key, members in groups.items()}
+    past = history.read(results_dir(), set(identities.values()))
+    sections = []
+    for backbone, shape in shapes.items():
+        own = [rows for rows in past if rows.backbone == identities[backbone]]
+        machine = machine_of(backbone, shape, own, options)
+        rows = [group_of(members, machine, own) for key, members in groups.items() if key[0] == backbone]
+        sections.append(Section(machine, tuple(rows)))
+    subjects: dict[str, dict[str, None]] = {}
+    for each in cells:
+        fidelity = [(each.cell.benchmark.name, FIDELITY)] * ("fidelity" in each.cell.config.benchmark.metrics)
+        for subject, text in (*each.notes, *fidelity):
+            subjects.setdefault(text, {})[subject] = None
+    return Plan(tuple(sections), tuple(f"{', '.join(each)}: {text}" for text, each in subjects.items()))
+
+
+def machine_of(backbone: BackboneConfig, shape: Shape, past: Collection[Rows], options: Options) -> Machine:
+    """Return the devices of a backbone, and where its seconds come from.
+
+    Raises:
+        ValueError: an unknown device, or the speed is to be measured and there are no records.
+    """
+    guess = "cpu" if backbone.device == "cpu" else "h100-80gb"
+    hardware = device(options.gpu or guess)
+    speed = options.stated or Roofline(hardware, shape, backbone.dtype, ELEMENT_BYTES[backbone.dtype])
+    if options.measured:
+        speed = history.measured(past)
+        if speed is None:
+            raise ValueError(
+                f"--measured: no sealed records of {backbone.name} with this dtype and these settings in "
+                f"{results_dir()}; run a few examples first, or name a device with --gpu."
+            )
+    named = options.gpu is not None or isinstance(speed, Roofline)
+    return Machine(backbone, shape, hardware if named else None, options.devices, speed)
+
+
+def group_of(group: Sequence[Planned], machine: Machine, past: Collection[Rows]) -> Group:
     """Return what a group of cells costs."""
     first = group[0].cell
     limit, second = limits(first)
     read = lengths(first, limit, past)
     answers = history.answers(past, first.benchmark.name, first.task)
-    made = history.average(answers)
-    asked = Asked(
-        prompt=read.mean,
-        limit=limit,
-        made=limit if made is None else min(made, limit),
-        second=second,
-        fidelity="fidelity" in first.config.benchmark.metrics,
-    )
-    longest, eager = replace(asked, prompt=read.longest), first.config.backbone.prefill_attention == "eager"
+    made = min(mean(answers), limit) if answers else limit
+    asked = Asked(read.mean, limit, made, second, "fidelity" in first.config.benchmark.metrics)
+    longest = replace(asked, prompt=read.longest)
     policies = [each.cell.config.policy for each in group]
-    alone = max((machine.peak(longest, [policy], eager) for policy in policies), key=lambda each: each.total)
-    together = machine.peak(longest, policies, eager)
+    together = machine.peak(longest, policies)
     # Where not even one policy fits, halving does not help.
-    halves = machine.fits(alone) and not machine.fits(together)
-    divide = partial(memory.split, fits=lambda some: not halves or machine.fits(machine.peak(longest, some, eager)))
+    halves = all(machine.fits(machine.peak(longest, [policy])) for policy in policies) and not machine.fits(together)
+    divide = partial(memory.split, fits=lambda some: not halves or machine.fits(machine.peak(longest, some)))
     parts = divide(policies)
-    worst = max((machine.peak(longest, part, eager) for part in parts), key=lambda each: each.total)
+    worst = max((machine.peak(longest, part) for part in parts), key=lambda each: each.total)
     needed = None
     if not machine.fits(together):
-        usable = machine.hardware.usable
-        needed = memory.enough_devices(usable, lambda count: machine.peak(longest, policies, eager, count))
+        needed = memory.enough_devices(
+            machine.hardware.usable, lambda count: machine.peak(longest, policies, devices=count)
+        )
 
     def work(ids: Sequence[Sequence[str]]) -> Work:
         """Return the work of the examples that each cell asks for."""
-        costs = (
-            machine.work(asked, divide([policies[index] for index in members])).times(count)
-            for members, count in by_members(ids).items()
-        )
-        return sum(costs, Work())
+        asking: dict[str, list[int]] = {}
+        for index, names in enumerate(ids):
+            for name in names:
+                asking.setdefault(name, []).append(index)
+        counts = Counter(map(tuple, asking.values()))
+        costs = (machine.work(asked, divide([policies[i] for i in some])).times(n) for some, n in counts.items())
+        return total([Work(), *costs])
 
     known = all(each.done is not None for each in group)
-    return Row(
-        backbone=first.config.backbone.name,
-        benchmark=first.benchmark.name,
-        task=first.task,
-        length=first.length,
+    return Group(
         cells=tuple(group),
-        examples=len({name for each in group for name in each.ids}),
-        answers=sum(len(each.ids) for each in group),
         answers_left=sum(len(each.lacking) for each in group) if known else None,
         lengths=read,
         limit=limit,
         recorded_answers=len(answers),
-        total=work([each.ids for each in group]),
+        work=work([each.ids for each in group]),
         left=work([each.lacking for each in group]) if known else None,
         memory=worst,
         parts=tuple(map(len, parts)),
         fits=machine.fits(worst),
         devices_needed=needed,
     )
-
-
-def by_members(ids: Sequence[Sequence[str]]) -> Counter[tuple[int, ...]]:
-    """Return how many examples there are for each set of cells that ask for them; `ids` are those of each cell."""
-    asking: dict[str, list[int]] = {}
-    for index, names in enumerate(ids):
-        for name in names:
-            asking.setdefault(name, []).append(index)
-    return Counter(map(tuple, asking.values()))
-
-
-def labels(section: Section) -> list[str]:
-    """Return the policies of a section by name, each once."""
-    return list(dict.fromkeys(variant(each.cell.config) for row in section.rows for each in row.cells))

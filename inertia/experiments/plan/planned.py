@@ -9,11 +9,11 @@ from typing import Any
 from inertia import backbones
 from inertia.backbones.config import BackboneConfig
 from inertia.benchmarks.registry import Benchmark
-from inertia.experiments import absorb
-from inertia.experiments.cells import CELL_ERRORS, Cell, cells_of
+from inertia.experiments.cells import Cell, cells_of
 from inertia.experiments.config import RunConfig
 from inertia.paths import results_dir
-from inertia.records.layout import SUMMARY, find_cell
+from inertia.records.progress import progress
+from inertia.records.store import files
 
 NO_DATA = "no data at hand (benchmark.source): planned from benchmark.examples; what is done is unknown"
 STATES = SEALED, PARTLY, MISSING, UNKNOWN = ("sealed", "partly", "missing", "unknown")
@@ -71,7 +71,7 @@ def planned_cells(configs: Sequence[RunConfig]) -> list[Planned]:
             known[config.backbone] = identity_of(config.backbone)
         for each in cells_or_stand_ins(config, known[config.backbone], shared):
             found.setdefault((each.cell.id, each.ids), each)
-    return list(found.values())
+    return with_records(list(found.values()))
 
 
 def identity_of(config: BackboneConfig) -> dict[str, Any] | str:
@@ -87,13 +87,13 @@ def cells_or_stand_ins(
 ) -> Iterable[Planned]:
     """Yield the cells of one job; `shared` are the benchmarks whose data were read for earlier ones."""
     if isinstance(backbone, dict) and (cells := cells_at_hand(config, shared)) is not None:
-        yield from map(recorded, cells)
+        yield from map(unrecorded, cells)
         return
     for task in config.benchmark.tasks:
         for length in config.benchmark.lengths:
             one = replace(config, benchmark=replace(config.benchmark, tasks=(task,), lengths=(length,)))
             cells = cells_at_hand(one, shared) if isinstance(backbone, dict) else None
-            yield from map(recorded, cells) if cells is not None else [stand_in(one, task, length, backbone)]
+            yield from map(unrecorded, cells) if cells is not None else [stand_in(one, task, length, backbone)]
 
 
 def cells_at_hand(config: RunConfig, shared: dict[Benchmark, Benchmark]) -> list[Cell] | None:
@@ -143,18 +143,23 @@ def stand_in(config: RunConfig, task: str, length: int | None, backbone: dict[st
     return Planned(cell, ids, None, False, tuple(notes))
 
 
-def recorded(cell: Cell) -> Planned:
-    """Return a cell with what is recorded of it, shards included."""
-    ids = tuple(cell.share)
-    try:
-        done = absorb.recorded(results_dir(), cell.id).intersection(ids)
-        sealed = len(done) == len(ids) and any(map(is_sealed, {results_dir() / "runs", cell.root}, 2 * [cell.id]))
-    except CELL_ERRORS as error:
-        return Planned(cell, ids, frozenset(), False, ((f"cell {cell.id}", f"cannot be read: {error}"),))
-    return Planned(cell, ids, done, sealed)
+def unrecorded(cell: Cell) -> Planned:
+    """Return a cell before its records are looked at."""
+    return Planned(cell, tuple(cell.share), frozenset(), False)
 
 
-def is_sealed(root: Any, cell: str) -> bool:
-    """Tell whether a folder of cells has a seal of this one."""
-    folder = find_cell(root, cell) if root.exists() else None
-    return folder is not None and (folder / SUMMARY).exists()
+def with_records(cells: Sequence[Planned]) -> list[Planned]:
+    """Return cells with what is recorded of them; stand-ins stay as they are."""
+    real = [each.cell.id for each in cells if each.done is not None]
+    known, damage = progress(files(results_dir() / "runs"), real, check=False)
+    hurt = {cell: each.reason for each in damage for cell in each.cells or ()}
+    found = []
+    for each in cells:
+        have = None if each.done is None else known.get(each.cell.id)
+        if each.cell.id in hurt:
+            each = replace(each, notes=((f"cell {each.cell.id}", f"cannot be read: {hurt[each.cell.id]}"),))
+        elif have is not None:
+            done = have.good.intersection(each.ids)
+            each = replace(each, done=done, sealed=have.summary is not None and len(done) == len(each.ids))
+        found.append(each)
+    return found

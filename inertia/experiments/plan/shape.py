@@ -85,8 +85,7 @@ def shape_of(config: BackboneConfig) -> Shape:
     Raises:
         ValueError: nothing here knows the shape, or it is not the declared one.
     """
-    found = _tiny(config) if config.source == "tiny" else _from_files(config) or _from_table(config)
-    declared = (config.layers, config.query_heads, config.kv_heads)
+    found, declared = _found(config), (config.layers, config.query_heads, config.kv_heads)
     if (found.layers, found.query_heads, found.kv_heads) != declared:
         raise ValueError(
             f"backbone {config.name!r} declares {declared[0]} layers and {declared[1]}/{declared[2]} heads, but the "
@@ -106,15 +105,21 @@ def read_config(folder: Path) -> Shape:
     from transformers import AutoConfig
 
     from inertia.backbones.checks import check_supported
-    from inertia.eviction.layers import layers_of
 
     found = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     check_supported(found)
-    text = found.get_text_config(decoder=True)
+    return shape_from(found)
+
+
+def shape_from(config: Any) -> Shape:
+    """Return the shape that a transformers config states."""
+    from inertia.eviction.layers import layers_of
+
+    text = config.get_text_config(decoder=True)
     experts = getattr(text, "num_experts", None) or getattr(text, "num_local_experts", None) or 0
     expert_width = getattr(text, "moe_intermediate_size", None) if experts else None
     return Shape(
-        windows=layers_of(found).windows,
+        windows=layers_of(config).windows,
         query_heads=text.num_attention_heads,
         kv_heads=text.num_key_value_heads,
         head_dim=getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads,
@@ -127,61 +132,36 @@ def read_config(folder: Path) -> Shape:
     )
 
 
-def table() -> dict[str, dict[str, Any]]:
+def table() -> dict[str, Shape]:
     """Return the shapes shipped with the package, by repository or name."""
     import yaml
 
-    return yaml.safe_load((Path(__file__).parent / "shapes.yaml").read_text(encoding="utf-8"))
+    stated = yaml.safe_load((Path(__file__).parent / "shapes.yaml").read_text(encoding="utf-8"))
+    full = {name: [None] * values.pop("layers") for name, values in stated.items()}
+    return {
+        name: Shape(windows=tuple(values.pop("windows", full[name])), **values) for name, values in stated.items()
+    }
 
 
-def from_entry(entry: dict[str, Any]) -> Shape:
-    """Return the shape that an entry of the table states."""
-    values = {"windows": [None] * entry["layers"], **entry}
-    return Shape(**{**{key: each for key, each in values.items() if key != "layers"}, "windows": (*values["windows"],)})
+def _found(config: BackboneConfig) -> Shape:
+    if config.source == "tiny":
+        from inertia.backbones.tiny import config_of
 
-
-def _from_files(config: BackboneConfig) -> Shape | None:
-    if config.source != "hub":
-        return None
-    if config.path is not None:
+        return shape_from(config_of(config))
+    if config.path is not None and config.source == "hub":
         return read_config(Path(config.path).expanduser())
-    from huggingface_hub import try_to_load_from_cache
+    name = config.name
+    if config.source == "hub":
+        from huggingface_hub import try_to_load_from_cache
 
-    cached = try_to_load_from_cache(str(config.repo), "config.json", revision=config.revision)
-    return read_config(Path(cached).parent) if isinstance(cached, str) else None
-
-
-def _from_table(config: BackboneConfig) -> Shape:
-    name = config.name if config.source == "embedded" else str(config.repo)
+        name = str(config.repo)
+        cached = try_to_load_from_cache(name, "config.json", revision=config.revision)
+        if isinstance(cached, str):
+            return read_config(Path(cached).parent)
     known = table()
     if name not in known:
         raise ValueError(
             f"the shape of {name} is not known here: it is neither in the Hub cache nor among {', '.join(known)}; run "
             f"`hf download {name} config.json` once, or set backbone.path to a local folder of the model."
         )
-    return from_entry(known[name])
-
-
-def _tiny(config: BackboneConfig) -> Shape:
-    from inertia.backbones.tiny import GEMMA_WINDOW, VOCABULARY
-
-    count, window = config.layers, config.sliding_window
-    windows: list[int | None] = [None] * count
-    if config.architecture == "gemma3" and count > 1:
-        windows = [None if index % 2 else window or GEMMA_WINDOW for index in range(count)]
-    elif config.architecture == "mistral":
-        windows = [window] * count
-    width = config.query_heads * int(config.head_dim or 1)
-    moe = config.architecture == "qwen3_moe"
-    return Shape(
-        windows=tuple(windows),
-        query_heads=config.query_heads,
-        kv_heads=config.kv_heads,
-        head_dim=int(config.head_dim or 1),
-        hidden=width,
-        intermediate=width if moe else 2 * width,
-        vocabulary=VOCABULARY,
-        tied=config.architecture == "gemma3",
-        experts=4 if moe else 0,
-        experts_per_token=2 if moe else 0,
-    )
+    return known[name]

@@ -16,13 +16,13 @@ from inertia.eviction import checks
 from inertia.eviction.attention import attending, attention_function
 from inertia.eviction.cache import PromptCache, SessionCache
 from inertia.eviction.cut import first_cut
+from inertia.eviction.keep_sets import Row
 from inertia.eviction.layers import layers_of
 from inertia.eviction.policy import SHARED, Policy
+from inertia.eviction.prefill_session import Observed
 from inertia.eviction.prompt import Prompt
-from inertia.eviction.reading import Observed
 from inertia.eviction.session import DecodeBatch, FirstStep
 from inertia.eviction.support import check_model
-from inertia.eviction.units import Row
 from inertia.prefill.compressor import prompt_layer
 from inertia.prefill.rotary import rotary_of
 

@@ -19,7 +19,7 @@ def check_model(model: PreTrainedModel) -> None:
     """
     layers_of(model.config)
     wrapped = any(getattr(module, "attends_by_session", False) for module in model.modules())
-    if not wrapped and not attends_by_name(type(model)):
+    if not wrapped and not attends_by_name(model):
         raise ValueError(
             f"model type {model.config.model_type!r} cannot be used: {OWN_ATTENTION}; load it by inertia.backbones, "
             "which adapts the attention of some such models, or choose another backbone"
@@ -29,9 +29,9 @@ def check_model(model: PreTrainedModel) -> None:
 OWN_ATTENTION = "its attention does not go through transformers' attention interface, so that nothing can be evicted"
 
 
-def attends_by_name(model_class: type[PreTrainedModel]) -> bool:
-    """Tell whether a model's attention is looked up by its name in transformers' registry."""
-    return bool(model_class._can_set_attn_implementation())
+def attends_by_name(model: PreTrainedModel | type[PreTrainedModel]) -> bool:
+    """Tell whether a model's attention, or that of its class, is looked up by its name in transformers' registry."""
+    return bool(model._can_set_attn_implementation())
 
 
 def check_ids(model: PreTrainedModel, ids: torch.Tensor) -> None:

@@ -206,6 +206,8 @@ def _fitted(kind: Any, value: Any, name: str, optional: frozenset[str]) -> Any:
     wanted = kind if isinstance(kind, type) else type(kind)
     if type(value) is not wanted:
         raise RowError(name, f"{wanted.__name__} wanted, got {_shown(value)}")
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        raise RowError(name, f"a number of at most 64 bits wanted, got {_shown(value)}")
     if isinstance(kind, type):
         return value
     if isinstance(kind, list):
@@ -286,10 +288,10 @@ def _records(file_name: str, content: bytes) -> Iterator[Raw]:
     import pyarrow.parquet
 
     try:
-        table = pyarrow.parquet.read_table(io.BytesIO(content))
-    except (pyarrow.ArrowException, OSError) as error:
+        rows = pyarrow.parquet.read_table(io.BytesIO(content)).to_pylist()
+    except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
         raise DataError(f"{file_name} is damaged ({error}); fetch it again") from error
-    for number, row in enumerate(table.to_pylist()):
+    for number, row in enumerate(rows):
         yield _raw(f"{file_name}, row {number}", row)
 
 

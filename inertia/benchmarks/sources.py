@@ -120,7 +120,7 @@ class Source:
                 raise DataError(rows.refused[0])
             return Text(name, "\n".join(rows.data["text"]), digest)
         try:
-            return Text(name, sanitise(data.decode("utf-8")), digest)
+            return Text(name, sanitise(data.decode("utf-8-sig")), digest)
         except UnicodeDecodeError as error:
             raise DataError(f"{file_name} is not UTF-8: {error}") from error
 

@@ -42,8 +42,8 @@ def check_ids(model: PreTrainedModel, ids: torch.Tensor) -> None:
     """
     import torch
 
-    if ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
-        raise ValueError(f"input ids are {ids.dtype}; give integers, as a tokenizer does.")
+    if ids.dtype not in (torch.int64, torch.int32):
+        raise ValueError(f"input ids are {ids.dtype}; give int64 or int32 integers, as a tokenizer does.")
     rows = model.get_input_embeddings().weight.shape[0]
     low, high = int(ids.min()), int(ids.max())
     if low < 0 or high >= rows:

@@ -158,13 +158,6 @@ def test_forced_choice_takes_the_greatest_logit_and_the_first_of_equals():
             v2.choose(bad)
 
 
-def test_an_empty_group_has_no_percentage():
-    table = v2.table([v2.Outcome(1.0, "easy", "short"), v2.Outcome(0.25, "easy", "medium")])
-    assert table["overall"] == (62.5, 2)
-    assert table["hard"] == table["long"] == (None, 0)
-    assert table["medium"] == (25.0, 1)
-
-
 def test_limits():
     assert v2.limit("zero_shot", 131_072, 40) == 120_000
     assert v2.limit("zero_shot", 8192, 40) == 8192 - 128 - 40

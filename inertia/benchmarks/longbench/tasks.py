@@ -68,18 +68,6 @@ TASKS: Mapping[str, Task] = MappingProxyType(
 )
 """LongBench's 16 English and code tasks, and LongBench-E's 13 under names ending in `_e`."""
 
-PAPER_TASKS = (
-    "hotpotqa",
-    "2wikimqa",
-    "qasper",
-    "musique",
-    "gov_report",
-    "multi_news",
-    "qmsum",
-    "passage_retrieval_en",
-)
-"""The eight tasks whose mean the paper reports."""
-
 HUB = Source(
     kind="hub",
     repo="zai-org/LongBench",

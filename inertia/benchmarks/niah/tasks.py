@@ -49,32 +49,4 @@ TASKS: Mapping[str, Needle] = MappingProxyType(
     }
 )
 
-
-@dataclass(frozen=True)
-class Grid:
-    """A heat map to be filled.
-
-    Attributes:
-        task: A name in `TASKS`; its depths are the rows.
-        lengths: In tokens, new tokens included; the columns.
-    """
-
-    task: str
-    lengths: tuple[int, ...]
-
-    @property
-    def cells(self) -> tuple[tuple[int, float], ...]:
-        """All pairs of length and depth, length by length."""
-        return tuple((length, depth) for length in self.lengths for depth in TASKS[self.task].depths)
-
-
-GRIDS: Mapping[str, Grid] = MappingProxyType(
-    {
-        "paper": Grid("needle_essay", tuple(range(10_000, 120_001, 10_000))),
-        "paper_short": Grid("needle_essay", (1_000, 2_000, 4_000, 8_000)),
-        "laptop": Grid("needle_noise_5", (512, 1024, 2048, 4096)),
-    }
-)
-"""`paper` is the 12 x 9 map, `paper_short` the lengths added for Score-Free, `laptop` is for small models."""
-
 find = finder("needle", TASKS)

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from inertia.benchmarks.render import sanitise
+from inertia.benchmarks.seeding import digest
 
 if TYPE_CHECKING:
     from datasets import Dataset, Features
@@ -160,8 +161,7 @@ def rows_of(name: str, file_name: str, content: bytes, file_sha256: str, schema:
         raise DataError(f"{file_name} has no row that serves as {name!r}{': ' + shown if refused else ''}")
     if refused:
         log.warning("%s: %d of %d rows refused: %s", file_name, len(refused), len(refused) + len(good), shown)
-    entries = {f"{number:06d}": raw.sha256 for number, raw in enumerate(raws)}
-    identity = hashlib.sha256(json.dumps(entries).encode()).hexdigest()
+    identity = digest({f"{number:06d}": raw.sha256 for number, raw in enumerate(raws)})
     data = Dataset.from_list(good, features=schema.features)
     return Rows(name, data, tuple(refused), identity, file_sha256)
 
@@ -303,7 +303,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _raw(place: str, value: Any) -> Raw:
     # Escaped to ASCII, so that even a lone surrogate counts as what it was; what JSON cannot say counts as its repr.
     text = json.dumps(value, sort_keys=True, ensure_ascii=True, separators=(",", ":"), default=repr)
-    digest = hashlib.sha256(text.encode()).hexdigest()
+    sha256 = hashlib.sha256(text.encode()).hexdigest()
     if not isinstance(value, dict):
-        return Raw(place, None, f"dict wanted, got {_shown(value)}", digest)
-    return Raw(place, value, "", digest)
+        return Raw(place, None, f"dict wanted, got {_shown(value)}", sha256)
+    return Raw(place, value, "", sha256)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 
 from inertia.benchmarks.tasks import at_least, finder
 
@@ -40,13 +39,11 @@ class Needle:
         at_least(1, **{"needle max_new_tokens": self.max_new_tokens})
 
 
-TASKS: Mapping[str, Needle] = MappingProxyType(
-    {
-        "needle_essay": Needle("essay"),
-        "needle_noise": Needle("noise"),
-        "needle_essay_5": Needle("essay", FIVE_DEPTHS),
-        "needle_noise_5": Needle("noise", FIVE_DEPTHS),
-    }
-)
+TASKS: Mapping[str, Needle] = {
+    "needle_essay": Needle("essay"),
+    "needle_noise": Needle("noise"),
+    "needle_essay_5": Needle("essay", FIVE_DEPTHS),
+    "needle_noise_5": Needle("noise", FIVE_DEPTHS),
+}
 
 find = finder("needle", TASKS)

@@ -17,7 +17,7 @@ from inertia.benchmarks.ruler.essays import Essays
 from inertia.benchmarks.ruler.questions import Questions
 from inertia.benchmarks.ruler.tasks import find, need
 from inertia.benchmarks.ruler.texts import describe, missing, read
-from inertia.benchmarks.ruler.wording import wording
+from inertia.benchmarks.ruler.wording import sha256_of, wording
 from inertia.benchmarks.seeding import rng
 from inertia.benchmarks.sizing import largest_example, tokens
 from inertia.benchmarks.sources import Loads
@@ -99,7 +99,7 @@ def data_version() -> dict[str, Any]:
     """Return what the texts are made of: the generator, the hash of the wording, the word lists."""
     return {
         "generator_version": GENERATOR_VERSION,
-        "wording_sha256": wording().sha256,
+        "wording_sha256": sha256_of(asdict(wording())),
         "wonderwords": version("wonderwords"),
     }
 

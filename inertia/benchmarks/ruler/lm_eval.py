@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from random import Random
-from types import MappingProxyType
 from typing import NamedTuple
 
 from inertia.benchmarks.ruler.cwe import CommonWords
@@ -181,26 +180,24 @@ def _fwe_step(task: Task, length: int) -> tuple[int, int]:
     return max(length // 32, 1), max(length // task.letters, 1)
 
 
-_WAYS: Mapping[type, _Way] = MappingProxyType(
-    {
-        Niah: _Way(
-            _plain,
-            lambda parts, wording: _turn_text(parts, wording) + " ".join(parts.references),
-            _turn_text,
-            _niah_step,
-        ),
-        QuestionAnswering: _Way(
-            _plain, lambda parts, wording: f"{_turn_text(parts, wording)} {list(parts.references)}", _turn_text
-        ),
-        VariableTracking: _Way(_vt_turn, _vt_first, _whole_text),
-        CommonWords: _Way(_cwe_turn, _cwe_first, _cwe_each),
-        FrequentWords: _Way(
-            _plain,
-            _whole_text,
-            _whole_text,
-            _fwe_step,
-            reserves=False,
-            setting=lambda setting, new: setting._replace(length=setting.length + new),
-        ),
-    }
-)
+_WAYS: Mapping[type, _Way] = {
+    Niah: _Way(
+        _plain,
+        lambda parts, wording: _turn_text(parts, wording) + " ".join(parts.references),
+        _turn_text,
+        _niah_step,
+    ),
+    QuestionAnswering: _Way(
+        _plain, lambda parts, wording: f"{_turn_text(parts, wording)} {list(parts.references)}", _turn_text
+    ),
+    VariableTracking: _Way(_vt_turn, _vt_first, _whole_text),
+    CommonWords: _Way(_cwe_turn, _cwe_first, _cwe_each),
+    FrequentWords: _Way(
+        _plain,
+        _whole_text,
+        _whole_text,
+        _fwe_step,
+        reserves=False,
+        setting=lambda setting, new: setting._replace(length=setting.length + new),
+    ),
+}

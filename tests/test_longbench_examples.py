@@ -15,8 +15,8 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, 
 from transformers import PreTrainedTokenizerFast
 
 from inertia.benchmarks import longbench
+from inertia.benchmarks.longbench.generate import schema
 from inertia.benchmarks.longbench.prompts import REPAIRS, _ending, _two_breaks
-from inertia.benchmarks.longbench.schema import schema
 from inertia.benchmarks.render import Renderer
 from inertia.benchmarks.sources import Source
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from outside_data import here, real
 
 from inertia.benchmarks import longbench_v2 as v2
+from inertia.benchmarks.longbench_v2.generate import SCHEMA
 from inertia.benchmarks.longbench_v2.prompts import fill
-from inertia.benchmarks.longbench_v2.schema import SCHEMA
 from inertia.benchmarks.sources import Source
 
 ROW = {

@@ -33,7 +33,7 @@ def examples(task: str, length: int, count: int, seed: int, renderer: Renderer) 
     fit.
 
     Raises:
-        ValueError: the task is unknown, `count` is negative; or, at the example concerned, `length` has no room.
+        ValueError: at the example concerned, if `length` has no room for it.
     """
     find(task)
     at_least(0, count=count)
@@ -41,13 +41,13 @@ def examples(task: str, length: int, count: int, seed: int, renderer: Renderer) 
 
 
 def ids(task: str, length: int, count: int, seed: int) -> list[str]:
-    """Return the ids of examples 0 to `count - 1`, without making them."""
+    """Return the ids of the first `count` examples, without making them."""
     find(task)
     return [example_id(task, length, index) for index in range(count)]
 
 
 def identity(task: str, length: int, seed: int) -> dict[str, Any]:
-    """Return every field, besides the renderer's, that can change an example or its score; JSON-able."""
+    """Return everything that can change an example or its score."""
     return {
         "name": "recite",
         "task": task,

@@ -44,10 +44,8 @@ def examples(
     questions.
 
     Raises:
-        ValueError: If the task is unknown or needs a source, `count` is negative, or `length` is below
-            `shortest(task, renderer)`; and, at the example concerned, if too few questions fit.
-        FileNotFoundError: If the source has no such file.
-        DataError: If its content is not what it should be.
+        ValueError: If `length` is below `shortest(task, renderer)`; and, at the example concerned, if too few
+            questions fit.
 
     Deviations: the official code seeds the process's generators once per task (42), finds one size per task
     on the first sample and shrinks where that is too long; here each example has generators of its own and
@@ -67,11 +65,7 @@ def examples(
 
 
 def ids(task: str, length: int, count: int, seed: int, *, source: Loads | None = None) -> list[str]:
-    """Return the ids of examples 0 to `count - 1`, without making them; they do not depend on the seed.
-
-    Raises:
-        ValueError: If the task is unknown or needs a source.
-    """
+    """Return the ids of the first `count` examples, without making them."""
     return [example_id(task, length, index) for index in range(_available(_texts(task, source), count))]
 
 
@@ -80,9 +74,6 @@ def shortest(task: str, renderer: Renderer, *, source: Loads | None = None) -> i
 
     It is the smallest form of the largest of 8 fixed draws; a draw that comes out longer still is drawn again.
     Of questions it is the median of the first 8: some half of all questions then fit, the others are left out.
-
-    Raises:
-        ValueError: If the task is unknown or needs a source.
     """
     return _shortest(task, renderer, _texts(task, source))
 
@@ -105,13 +96,7 @@ def data_version() -> dict[str, Any]:
 
 
 def identity(task: str, length: int, seed: int, *, source: Loads | None = None) -> dict[str, Any]:
-    """Return every field, besides the renderer's, that can change an example of this data set; JSON-able.
-
-    A source plays no part where the task needs no outside text.
-
-    Raises:
-        ValueError: If the task is unknown or needs a source.
-    """
+    """Return everything that can change an example; a source plays no part where the task needs no outside text."""
     texts = _texts(task, source)
     return {
         "name": "ruler",

@@ -10,8 +10,8 @@ A benchmark is a package `inertia.benchmarks.<name>` with
     identity(task, length, seed, [source=])                        everything that can change an example
 
 where `task` is a name in `TASKS`, `count` takes examples from the first on, as far as there are any, `source` gives
-outside data (`sources`), `prediction` is the answer as decoded, not stripped, `references` are the accepted answers, and
-`metadata` is the example's, which most scores do not look at.
+outside data (`sources`), `prediction` is the answer as decoded, not stripped, `references` are the accepted answers,
+and `metadata` is the example's, which most scores do not look at.
 
 The `ids` are those of `examples` for the same arguments. An `identity` is JSON-able and holds all that can change an
 example or its score, the renderer's fields aside; where data lie is no part of it, nor is a seed that nothing is drawn
@@ -19,7 +19,8 @@ from. Each raises a ValueError for an unknown task, for a length or count that m
 missing or not wanted; and what the source raises.
 
 A package may also have `task_renderer(task, renderer)`, `limit(task, context_window, overhead)` (official limit on
-prompt tokens), `protocol(task)` (see `inertia.measure.answers`), `reference_answer(example)` and `HUB`, its pinned data.
+prompt tokens), `protocol(task)` (see `inertia.measure.answers`), `reference_answer(example)` and `HUB`, its pinned
+data.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ from typing import Any
 
 from inertia.benchmarks.example import Example, example_id
 from inertia.benchmarks.render import Renderer
+from inertia.benchmarks.ruler.cwe import numbered
 from inertia.benchmarks.ruler.draw import Draw, Parts, Setting, Stream
 from inertia.benchmarks.ruler.essays import Essays
 from inertia.benchmarks.ruler.questions import Questions
@@ -118,7 +119,7 @@ def reference_answer(example: Example) -> str:
     if example.task.startswith("qa_"):
         return example.references[0]
     if example.task.startswith("cwe"):
-        return " ".join(f"{number}. {word}" for number, word in enumerate(example.references, start=1))
+        return numbered(example.references)
     return (" " if example.task.startswith("vt") else ", ").join(example.references)
 
 

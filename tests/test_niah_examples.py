@@ -212,8 +212,7 @@ def test_the_papers_shortest_column_from_the_real_essays():
     if "INERTIA_TEST_DATA" not in os.environ:
         pytest.skip("INERTIA_TEST_DATA is not set")
     file = Path(os.environ["INERTIA_TEST_DATA"]) / "ruler_inputs" / "PaulGrahamEssays.json.gz"
-    text = Source(kind="path", path=str(file)).load_text("PaulGrahamEssays")
-    found = make("needle_essay", 10_000, 9, source=text)
+    found = make("needle_essay", 10_000, 9, source=Source(kind="path", path=str(file)))
     assert len({example.metadata["depth"] for example in found}) == 9
     for example in found:
         assert 9_500 < renderer().count(example) + example.max_new_tokens <= 10_000

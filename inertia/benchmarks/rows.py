@@ -109,30 +109,25 @@ class Rows:
     """The rows of one file that serve, in order.
 
     Attributes:
-        name: what was asked for, mostly a task.
         data: the fields of the schema, and two more: `row`, the row's number in the file from 0, and `sanitised`,
             whether lone surrogates were replaced by U+FFFD.
         refused: what was not taken: file, line, field and reason of each.
         sha256: hash of all rows as they stand in the file, refused ones too: the identity of the data, whatever the
             file format.
-        file_sha256: hash of the file's bytes (of the whole archive, for a member of one).
     """
 
-    name: str
     data: Dataset = field(repr=False)
     refused: tuple[str, ...]
     sha256: str
-    file_sha256: str
 
 
-def rows_of(name: str, file_name: str, content: bytes, file_sha256: str, schema: Schema) -> Rows:
+def rows_of(name: str, file_name: str, content: bytes, schema: Schema) -> Rows:
     """Return the rows of a file that the schema takes.
 
     Args:
         name: what was asked for.
         file_name: with one of `ROW_SUFFIXES`.
         content: of the file, unpacked.
-        file_sha256: of its bytes as they lie.
         schema: what a row must hold.
 
     Raises:
@@ -163,7 +158,7 @@ def rows_of(name: str, file_name: str, content: bytes, file_sha256: str, schema:
         log.warning("%s: %d of %d rows refused: %s", file_name, len(refused), len(refused) + len(good), shown)
     identity = digest({f"{number:06d}": raw.sha256 for number, raw in enumerate(raws)})
     data = Dataset.from_list(good, features=schema.features)
-    return Rows(name, data, tuple(refused), identity, file_sha256)
+    return Rows(data, tuple(refused), identity)
 
 
 def not_blank(*names: str) -> Callable[[Mapping[str, Any]], None]:

@@ -29,7 +29,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib import import_module
-from inspect import signature
 from typing import TYPE_CHECKING, Any
 
 from inertia.benchmarks.example import Example
@@ -56,8 +55,7 @@ def task_names(name: str) -> tuple[str, ...]:
 
 def default_source(name: str) -> Source | None:
     """Return the data that the benchmark `name` reads where no source is given; None where it reads none."""
-    parameter = signature(package(name).ids).parameters.get("source")
-    return None if parameter is None or parameter.default is parameter.empty else parameter.default
+    return (package(name).ids.__kwdefaults__ or {}).get("source")
 
 
 @dataclass(frozen=True)
@@ -151,8 +149,7 @@ class Benchmark:
 
     def protocol(self, task: str) -> str:
         """Return how a task's examples are answered."""
-        choose = getattr(self.module, "protocol", None)
-        return GENERATE if choose is None else choose(task)
+        return getattr(self.module, "protocol", lambda task: GENERATE)(task)
 
     @property
     def _source(self) -> dict[str, Any]:

@@ -53,15 +53,6 @@ Part = tuple[str, Any]
 """A row within a row of the file: where in it ("" for the row itself), and the row, or a `RowError` in its place."""
 
 
-def itself(row: Mapping[str, Any]) -> Iterable[Part]:
-    """Return the row as the only one that it holds."""
-    return (("", row),)
-
-
-def accept(row: Mapping[str, Any]) -> None:
-    """Accept any row that has the right types."""
-
-
 @dataclass(frozen=True)
 class Schema:
     """What each row must hold. Other fields of a row play no part.
@@ -70,15 +61,15 @@ class Schema:
         fields: by name `str`, `int` or `bool`, a list with the type of its items, or a mapping of nested fields.
         optional: fields that may be missing or null.
         unique: field whose values differ from row to row, where it is given; or None.
-        within: a row of the file -> the rows it stands for, in the shape that `fields` state.
-        check: raises `RowError` for what types cannot say.
+        within: a row of the file -> the rows it stands for, in the shape that `fields` state; by default itself.
+        check: raises `RowError` for what types cannot say; by default takes any row.
     """
 
     fields: Mapping[str, Any]
     optional: frozenset[str] = frozenset()
     unique: str | None = None
-    within: Callable[[Mapping[str, Any]], Iterable[Part]] = itself
-    check: Callable[[Mapping[str, Any]], None] = accept
+    within: Callable[[Mapping[str, Any]], Iterable[Part]] = lambda row: (("", row),)
+    check: Callable[[Mapping[str, Any]], None] = lambda row: None
 
     @property
     def features(self) -> Features:

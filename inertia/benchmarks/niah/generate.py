@@ -16,7 +16,7 @@ from inertia.benchmarks.niah.texts import INTRODUCTION, NeedleText, needle, nois
 from inertia.benchmarks.render import Renderer
 from inertia.benchmarks.rows import DataError
 from inertia.benchmarks.seeding import rng
-from inertia.benchmarks.sizing import largest_example, too_short
+from inertia.benchmarks.sizing import filled
 from inertia.benchmarks.sources import Loads
 from inertia.benchmarks.tasks import at_least
 from inertia.benchmarks.words import word_lists
@@ -107,10 +107,7 @@ def _example(
             metadata={"depth": kind.depths[row], "depth_reached": reached, "answer": drawn.answer, "units": units},
         )
 
-    found = largest_example(build, renderer, length - kind.max_new_tokens, 1, len(hay))
-    if found is None:
-        raise too_short("needle", build(1), renderer)
-    return found
+    return filled("needle", build, renderer, 1, len(hay))
 
 
 def _haystack(rng: Random, count: int, drawn: NeedleText, essay: tuple[str, ...] | None) -> list[str]:

@@ -15,7 +15,7 @@ from inertia.benchmarks.recite.tasks import Recite, find
 from inertia.benchmarks.recite.texts import BEFORE, HEADING, PREFIX, QUESTION, entry, listed, wording_sha256
 from inertia.benchmarks.render import Renderer
 from inertia.benchmarks.seeding import rng
-from inertia.benchmarks.sizing import largest_example, tokens, too_short
+from inertia.benchmarks.sizing import filled, tokens
 from inertia.benchmarks.tasks import at_least
 from inertia.benchmarks.words import word_lists
 
@@ -82,10 +82,7 @@ def _example(task: str, length: int, index: int, seed: int, renderer: Renderer) 
     def build(units: int) -> Example:
         return _build(task, length, index, values, hay[:units], depth)
 
-    found = largest_example(build, renderer, length - kind.max_new_tokens, 0, len(hay))
-    if found is None:
-        raise too_short("recite", build(0), renderer)
-    return found
+    return filled("recite", build, renderer, 0, len(hay))
 
 
 def _values(draw: Random, kind: Recite, renderer: Renderer) -> list[str]:

@@ -18,6 +18,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from inertia.benchmarks.example import Example
+from inertia.eviction.execution import Execution
 from inertia.experiments import decode
 from inertia.experiments import run as harness
 from inertia.experiments.cells import Cell, Outcome
@@ -58,7 +59,8 @@ def config(name: str, n: int, **changes: Any) -> Any:
             "policy": SimpleNamespace(describe=lambda: {"kind": name}),
             "logger": SimpleNamespace(mode="disabled"),
             "resolved": {"name": name},
-            **dict.fromkeys(("shard", "execution", "experiment_name", "profile_name", "scale", "threads")),
+            "execution": Execution(),
+            **dict.fromkeys(("shard", "experiment_name", "profile_name", "scale", "threads")),
             "progress": False,
             "seed": 0,
             **changes,
@@ -109,6 +111,7 @@ def stand_in(setattr_: Any = setattr) -> None:
     """Put the stand-ins into the harness; a test gives `monkeypatch.setattr`."""
     setattr_(decode, "answers", answers)
     setattr_(harness, "task_runner", lambda *_: SimpleNamespace(renderer=None))
+    setattr_(harness, "check", lambda *_: None)
     setattr_(harness, "collect", lambda: {"commit": None})
     setattr_(harness.Loaded, "get", lambda *_: SimpleNamespace(name="stub"))
 

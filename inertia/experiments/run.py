@@ -62,8 +62,12 @@ def run(
     loaded = Loaded()
     with writing(runs_dir(), name, collect) as writer, progress_bar(cells, known) as bar:
         write_listings(writer, cells)
-        for group in groups_of(cells):
-            ended = guarded_group(group, known, writer, loaded, bar)
+        groups = groups_of(cells)
+        # All of them first: what only data and settings can tell must not wait for hours of decoding.
+        unfit = {id(group): misfit(group, known) for group in groups}
+        for group in groups:
+            error = unfit[id(group)]
+            ended = guarded_group(group, known, writer, loaded, bar) if error is None else failed(group, error)
             mirror(ended, writer)
             outcomes.update({outcome.cell.id: outcome for outcome in ended})
         if file is None:
@@ -97,7 +101,22 @@ def guarded_group(
         return run_group(group, known, writer, loaded, bar)
     except Exception as error:  # noqa: BLE001 - a device, a file or data that one group needs is no matter of the others
         log.debug("group stopped", exc_info=True)
-        return [Outcome(cell, None, stopped(cell, error)) for cell in group]
+        return failed(group, error)
+
+
+def failed(group: list[Cell], error: Exception) -> list[Outcome]:
+    """Return that an error stopped all cells of a group."""
+    return [Outcome(cell, None, stopped(cell, error)) for cell in group]
+
+
+def misfit(group: list[Cell], known: Mapping[str, Progress]) -> Exception | None:
+    """Return why a group that has something to decode cannot be asked of its model; None where it can."""
+    try:
+        if not all(plan_of(cell).done(known.get(cell.id)) for cell in group):
+            check(group[0])
+    except Exception as error:  # noqa: BLE001 - as in `guarded_group`
+        return error
+    return None
 
 
 def run_group(
@@ -131,7 +150,6 @@ def decode_missing(group: list[Cell], held: Group, writer: Writer, loaded: Loade
     sealed, as long as the command names them.
     """
     cells = {cell.id: cell for cell in group}
-    check(group[0])
     backbone = loaded.get(group[0].config)
     bench, task, length = group[0].benchmark, group[0].task, group[0].length
     runner = task_runner(backbone, bench, task, group[0].config.execution)

@@ -331,7 +331,7 @@ def test_data_that_a_benchmark_pins_are_read_once_too(name, monkeypatch):
 
     def load(self, asked, schema):
         reads.append(asked)
-        return rows_of(asked, "x.json", json.dumps(row).encode(), "0" * 64, schema)
+        return rows_of(asked, "x.json", json.dumps(row).encode(), schema)
 
     monkeypatch.setattr(Source, "load", load)
     task = {"longbench": "qasper", "longbench_v2": "zero_shot"}[name]

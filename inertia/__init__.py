@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from inertia.decoding.evicting import evicting
     from inertia.decoding.generation import generate
     from inertia.decoding.request import Observation, PromptFormat, Stopping, TokensPrompt
     from inertia.decoding.result import Generation
@@ -28,6 +29,7 @@ __all__ = [
     "Sampling",
     "Stopping",
     "TokensPrompt",
+    "evicting",
     "generate",
     "preset",
 ]
@@ -41,6 +43,7 @@ _HOMES = {
     "Sampling": "decoding.sampling",
     "Stopping": "decoding.request",
     "TokensPrompt": "decoding.request",
+    "evicting": "decoding.evicting",
     "generate": "decoding.generation",
     "preset": "methods",
 }

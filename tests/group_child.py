@@ -18,6 +18,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from inertia.benchmarks.example import Example
+from inertia.eviction.execution import Execution
 from inertia.experiments import decode
 from inertia.experiments import run as harness
 from inertia.experiments.cells import Cell, Outcome
@@ -58,7 +59,8 @@ def config(name: str, n: int, **changes: Any) -> Any:
             "policy": SimpleNamespace(describe=lambda: {"kind": name}),
             "logger": SimpleNamespace(mode="disabled"),
             "resolved": {"name": name},
-            **dict.fromkeys(("shard", "execution", "experiment_name", "profile_name", "scale", "threads")),
+            "execution": Execution(),
+            **dict.fromkeys(("shard", "experiment_name", "profile_name", "scale", "threads")),
             "progress": False,
             "seed": 0,
             **changes,

@@ -228,6 +228,9 @@ class SessionCache:
     """What the model's forward takes for a cache (transformers' `Cache`): tokens and states lie with the session."""
 
     is_compileable = False
+    is_croppable = False
+    # What transformers' generate asks: whether all layers are without attention.
+    is_linear = (False,)
 
     def __init__(self, session: Any) -> None:
         """Wrap a session that has `write(layer_idx, keys, values)`, `states` and `seen`."""

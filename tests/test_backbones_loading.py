@@ -154,7 +154,7 @@ def test_a_branch_becomes_the_commit_it_names(
 ) -> None:
     asked: list[tuple[str, str, str]] = []
 
-    def download(repo: str, file: str, revision: str) -> str:
+    def download(repo: str, file: str, revision: str, local_files_only: bool) -> str:
         asked.append((repo, file, revision))
         return f"/hub/models--org--Model-1B/snapshots/{COMMIT}/config.json"
 
@@ -173,6 +173,6 @@ def test_no_hub_tells_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr("huggingface_hub.hf_hub_download", offline)
     with pytest.raises(
-        ConnectionError, match="'main' of org/Model: offline mode.*hf auth login.*backbone.path"
+        ConnectionError, match="'main' of org/Model: the Hub does not answer.*hf auth login.*backbone.path"
     ):
         hub.resolve_revision("org/Model", "main")

@@ -9,7 +9,9 @@ import pytest
 import torch
 
 from inertia import Execution, Observation, Policy, generate, preset
-from inertia.decoding.choice import near_choices
+from inertia.decoding.choice import choose, near_choices
+from inertia.decoding.request import Request, Stopping, TokensPrompt
+from inertia.decoding.row import GrowingRow
 from inertia.eviction.aggregation import Decoupled
 from inertia.eviction.budget import Ratio, SeenRatio, Tokens
 from inertia.eviction.keep_sets import near_tie
@@ -170,3 +172,11 @@ def test_the_compiled_step_is_the_plain_step():
     same(decoded(network, ids, mixed, compiled=True), decoded(network, ids, mixed))
     assert not torch._dynamo.utils.counters["graph_break"]
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] >= 1
+
+
+def test_near_choices_are_among_the_tokens_that_may_be_chosen():
+    """An EOS that is out of the question hides no tie of the others, and one beyond the vocabulary is no error."""
+    request = Request(Stopping(4, eos_token_id=[0, 500], min_new_tokens=2))
+    row = GrowingRow(request, TokensPrompt(torch.tensor([[1]])), preset("full_cache"), (0,))
+    chosen, near = choose([row], torch.tensor([[9.0, 1.0, 2.0, 2.0]]))
+    assert (chosen, near.tolist()) == ([2], [1])

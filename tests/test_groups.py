@@ -307,8 +307,8 @@ def test_three_of_twenty_failing_is_incomplete_17_of_20(tmp_path):
     assert done.returncode == 1
     assert done.stderr.count("incomplete 17/20") == 2 and "b cannot do t/e3" in done.stderr
     progress = {(cell.label, cell.progress) for cell in read_cells(tmp_path / "runs") if "__t@" in cell.label}
-    assert {text for label, text in progress if "_b_" in label} == {"incomplete 17/20"}
-    assert [text for label, text in progress if "_b_" not in label] == ["complete 20/20"] * 2
+    assert {text for label, text in progress if "__b " in label} == {"incomplete 17/20"}
+    assert [text for label, text in progress if "__b " not in label] == ["complete 20/20"] * 2
 
 
 def test_a_failure_of_a_larger_plan_is_tried_again_in_a_smaller_one(monkeypatch, results):

@@ -331,7 +331,7 @@ def test_data_that_a_benchmark_pins_are_read_once_too(name, monkeypatch):
 
     def load(self, asked, schema):
         reads.append(asked)
-        return rows_of(asked, "x.json", json.dumps(row).encode(), "0" * 64, schema)
+        return rows_of(asked, "x.json", json.dumps(row).encode(), schema)
 
     monkeypatch.setattr(Source, "load", load)
     task = {"longbench": "qasper", "longbench_v2": "zero_shot"}[name]
@@ -349,7 +349,7 @@ def test_a_length_without_room_and_a_file_without_a_good_row_end_before_a_model_
         raise AssertionError("a model was loaded")
 
     monkeypatch.setattr("inertia.backbones.load", load)
-    (short,) = harness.run([config(*SMALL, "benchmark.lengths=[10]")])
+    (short,) = harness.run([config(*SMALL, "benchmark.lengths=[140]")])
     assert short.summary is None and "its shortest feasible length" in short.problem
     (tmp_path / "qasper.jsonl").write_text('{"input": "Who?", "context": "Ada.", "answers": [""], "length": 1}\n')
     ask = ("benchmark=longbench", "benchmark.tasks=[qasper]", "benchmark.lengths=[null]", "benchmark.examples=1")

@@ -174,26 +174,6 @@ def test_distinct_n_and_shape():
     }
 
 
-def test_totals_and_buckets():
-    assert longbench.total([0.5, 1.0, 0.12345]) == 54.12
-    assert [longbench.bucket(words) for words in (0, 3999, 4000, 7999, 8000)] == [
-        "0-4k",
-        "0-4k",
-        "4-8k",
-        "4-8k",
-        "8k+",
-    ]
-    assert longbench.bucket_totals([1.0, 0.0, 0.5], [10, 20, 9000]) == {
-        "0-4k": 50.0,
-        "4-8k": None,
-        "8k+": 50.0,
-    }
-    with pytest.raises(ValueError, match="no scores"):
-        longbench.total([])
-    with pytest.raises(ValueError):
-        longbench.bucket_totals([1.0], [1, 2])
-
-
 def test_what_cannot_be_scored_says_why():
     with pytest.raises(ValueError, match="unknown LongBench task 'x'; available: narrativeqa"):
         longbench.score("x", "", ["a"])

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from outside_data import here, real
 
 from inertia.benchmarks import longbench_v2 as v2
+from inertia.benchmarks.longbench_v2.generate import SCHEMA
 from inertia.benchmarks.longbench_v2.prompts import fill
-from inertia.benchmarks.longbench_v2.schema import SCHEMA
 from inertia.benchmarks.sources import Source
 
 ROW = {
@@ -156,13 +156,6 @@ def test_forced_choice_takes_the_greatest_logit_and_the_first_of_equals():
     for bad in ({"A": 1.0}, {"A": math.nan, "B": 0.0, "C": 0.0, "D": 0.0}):
         with pytest.raises(ValueError, match="a number for each of A, B, C, D"):
             v2.choose(bad)
-
-
-def test_an_empty_group_has_no_percentage():
-    table = v2.table([v2.Outcome(1.0, "easy", "short"), v2.Outcome(0.25, "easy", "medium")])
-    assert table["overall"] == (62.5, 2)
-    assert table["hard"] == table["long"] == (None, 0)
-    assert table["medium"] == (25.0, 1)
 
 
 def test_limits():

@@ -63,18 +63,3 @@ def test_the_two_agree_on_the_official_sentence(before, letter, after):
 def test_asterisks_do_not_shift_the_offset():
     answer = "**The correct answer is** **B**"
     assert v2.strict(answer) == v2.Choice("B", answer.index("B"))
-
-
-@given(st.lists(st.text("ab", max_size=3)))
-def test_the_step_of_a_letter_is_the_token_that_brings_it(pieces):
-    text = "".join(pieces)
-    for offset in range(len(text)):
-        step = v2.step_of(offset, pieces)
-        assert len("".join(pieces[:step])) <= offset < len("".join(pieces[: step + 1]))
-    with pytest.raises(ValueError, match=f"the answer has {len(text)} characters"):
-        v2.step_of(len(text), pieces)
-
-
-def test_the_letter_comes_early_in_the_official_sentence():
-    pieces = ["The", " correct", " answer", " is", " (", "B", ")"]
-    assert v2.step_of(v2.strict("".join(pieces)).offset, pieces) == 5

@@ -41,6 +41,7 @@ LONGBENCH_KINDS = [
     ("qasper", {"input": ""}, "input"),
     ("qasper", {"length": "2"}, "length"),
     ("qasper", {"length": -2}, "length"),
+    ("qasper", {"length": 10**30}, "length"),
     ("qasper", {"_id": 7}, "_id"),
     ("qasper", {"_id": "a"}, "_id"),
     ("trec", {"all_classes": "Person, me"}, "all_classes"),

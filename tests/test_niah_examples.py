@@ -53,16 +53,8 @@ def essays(tmp_path: Path, text: str = "First thing. Second thing! Third, at las
     return Source(kind="path", path=str(file))
 
 
-def test_the_grids_are_the_papers_and_a_small_one():
-    paper = niah.GRIDS["paper"]
-    assert paper.lengths == tuple(range(10_000, 130_000, 10_000))
-    assert len(paper.cells) == len(set(paper.cells)) == 12 * 9
-    depths = niah.TASKS[paper.task].depths
-    assert (depths[0], depths[4], depths[-1]) == (0.0, 0.5, 1.0)
-    assert niah.GRIDS["paper_short"].lengths == (1000, 2000, 4000, 8000)
-    assert len(niah.GRIDS["laptop"].cells) == 4 * 5
-    for grid in niah.GRIDS.values():
-        assert grid.task in niah.TASKS
+def test_the_papers_map_has_nine_even_depths():
+    assert niah.TASKS["needle_essay"].depths == tuple(i / 8 for i in range(9))
 
 
 @pytest.mark.parametrize("length", [300, 601, 1500])
@@ -220,9 +212,7 @@ def test_the_papers_shortest_column_from_the_real_essays():
     if "INERTIA_TEST_DATA" not in os.environ:
         pytest.skip("INERTIA_TEST_DATA is not set")
     file = Path(os.environ["INERTIA_TEST_DATA"]) / "ruler_inputs" / "PaulGrahamEssays.json.gz"
-    text = Source(kind="path", path=str(file)).load_text("PaulGrahamEssays")
-    grid = niah.GRIDS["paper"]
-    found = make(grid.task, grid.lengths[0], 9, source=text)
+    found = make("needle_essay", 10_000, 9, source=Source(kind="path", path=str(file)))
     assert len({example.metadata["depth"] for example in found}) == 9
     for example in found:
         assert 9_500 < renderer().count(example) + example.max_new_tokens <= 10_000

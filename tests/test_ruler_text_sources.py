@@ -224,7 +224,7 @@ def test_the_hubs_files_are_pinned_and_others_of_their_name_are_refused(
     source = HUB.by_name[name]
     asked = {}
 
-    def download(repo: str, path: str, *, repo_type: str, revision: str) -> str:
+    def download(repo: str, path: str, *, repo_type: str, revision: str, local_files_only: bool) -> str:
         asked.update(repo=repo, path=path, kind=repo_type, revision=revision)
         file = tmp_path / Path(path).name
         file.write_bytes(b"another file")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import json
 import os
 import zipfile
@@ -154,7 +155,7 @@ def test_odd_file_names_and_byte_order_marks_serve(tmp_path):
 def test_every_flipped_byte_is_refused_by_the_pin(tmp_path, name):
     file = write(tmp_path, name, ROWS)
     good = file.read_bytes()
-    source = here(file, pins={name: here(file).load("x", SCHEMA).file_sha256})
+    source = here(file, pins={name: hashlib.sha256(good).hexdigest()})
     assert len(source.load("x", SCHEMA).data) == 2
     for position in range(0, len(good), max(1, len(good) // 200)):
         bad = bytearray(good)
@@ -310,3 +311,16 @@ def test_texts_come_from_plain_files_and_from_rows(tmp_path):
 def test_the_real_essays_load_in_full():
     essays = here(real("ruler_inputs", "PaulGrahamEssays.json.gz")).load_text("essays")
     assert len(essays.text.split()) == pytest.approx(525_000, rel=0.01)
+
+
+def test_a_mark_of_byte_order_is_no_part_of_a_text(tmp_path):
+    (tmp_path / "text.txt").write_bytes(b"\xef\xbb\xbfOne. Two.")
+    assert here(tmp_path / "text.txt").load_text("x").text == "One. Two."
+
+
+def test_a_parquet_file_whose_texts_are_no_utf8_is_damaged(tmp_path):
+    buffers = [None, pyarrow.py_buffer(b"\0\0\0\0\2\0\0\0"), pyarrow.py_buffer(b"\xff\xfe")]
+    texts = pyarrow.Array.from_buffers(pyarrow.string(), 1, buffers)
+    pyarrow.parquet.write_table(pyarrow.table({"text": texts}), tmp_path / "text.parquet")
+    with pytest.raises(DataError, match=r"text\.parquet is damaged .*utf-8"):
+        here(tmp_path / "text.parquet").load_text("x")

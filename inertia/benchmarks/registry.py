@@ -9,11 +9,18 @@ A benchmark is a package `inertia.benchmarks.<name>` with
     diagnostics(task, prediction, references, metadata)            further numbers by name
     identity(task, length, seed, [source=])                        everything that can change an example
 
-where `task` is a name in `TASKS`, `count` takes examples from the first on, `source` gives outside data (`sources`),
-`prediction` is the answer as decoded, not stripped, `references` are the accepted answers, and `metadata` is the
-example's, which most scores do not look at; and optionally `task_renderer(task, renderer)`, `limit(task,
-context_window, overhead)` (official limit on prompt tokens), `protocol(task)` (see `inertia.measure.answers`),
-`reference_answer(example)` and `HUB`, its pinned data.
+where `task` is a name in `TASKS`, `count` takes examples from the first on, as far as there are any, `source` gives
+outside data (`sources`), `prediction` is the answer as decoded, not stripped, `references` are the accepted answers,
+and `metadata` is the example's, which most scores do not look at.
+
+The `ids` are those of `examples` for the same arguments. An `identity` is JSON-able and holds all that can change an
+example or its score, the renderer's fields aside; where data lie is no part of it, nor is a seed that nothing is drawn
+from. Each raises a ValueError for an unknown task, for a length or count that makes no sense, and for a source that is
+missing or not wanted; and what the source raises.
+
+A package may also have `task_renderer(task, renderer)`, `limit(task, context_window, overhead)` (official limit on
+prompt tokens), `protocol(task)` (see `inertia.measure.answers`), `reference_answer(example)` and `HUB`, its pinned
+data.
 """
 
 from __future__ import annotations
@@ -22,7 +29,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib import import_module
-from inspect import signature
 from typing import TYPE_CHECKING, Any
 
 from inertia.benchmarks.example import Example
@@ -49,8 +55,7 @@ def task_names(name: str) -> tuple[str, ...]:
 
 def default_source(name: str) -> Source | None:
     """Return the data that the benchmark `name` reads where no source is given; None where it reads none."""
-    parameter = signature(package(name).ids).parameters.get("source")
-    return None if parameter is None or parameter.default is parameter.empty else parameter.default
+    return (package(name).ids.__kwdefaults__ or {}).get("source")
 
 
 @dataclass(frozen=True)
@@ -144,8 +149,7 @@ class Benchmark:
 
     def protocol(self, task: str) -> str:
         """Return how a task's examples are answered."""
-        choose = getattr(self.module, "protocol", None)
-        return GENERATE if choose is None else choose(task)
+        return getattr(self.module, "protocol", lambda task: GENERATE)(task)
 
     @property
     def _source(self) -> dict[str, Any]:

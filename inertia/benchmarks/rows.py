@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from inertia.benchmarks.render import sanitise
+from inertia.benchmarks.seeding import digest
 
 if TYPE_CHECKING:
     from datasets import Dataset, Features
@@ -52,15 +53,6 @@ Part = tuple[str, Any]
 """A row within a row of the file: where in it ("" for the row itself), and the row, or a `RowError` in its place."""
 
 
-def itself(row: Mapping[str, Any]) -> Iterable[Part]:
-    """Return the row as the only one that it holds."""
-    return (("", row),)
-
-
-def accept(row: Mapping[str, Any]) -> None:
-    """Accept any row that has the right types."""
-
-
 @dataclass(frozen=True)
 class Schema:
     """What each row must hold. Other fields of a row play no part.
@@ -69,15 +61,15 @@ class Schema:
         fields: by name `str`, `int` or `bool`, a list with the type of its items, or a mapping of nested fields.
         optional: fields that may be missing or null.
         unique: field whose values differ from row to row, where it is given; or None.
-        within: a row of the file -> the rows it stands for, in the shape that `fields` state.
-        check: raises `RowError` for what types cannot say.
+        within: a row of the file -> the rows it stands for, in the shape that `fields` state; by default itself.
+        check: raises `RowError` for what types cannot say; by default takes any row.
     """
 
     fields: Mapping[str, Any]
     optional: frozenset[str] = frozenset()
     unique: str | None = None
-    within: Callable[[Mapping[str, Any]], Iterable[Part]] = itself
-    check: Callable[[Mapping[str, Any]], None] = accept
+    within: Callable[[Mapping[str, Any]], Iterable[Part]] = lambda row: (("", row),)
+    check: Callable[[Mapping[str, Any]], None] = lambda row: None
 
     @property
     def features(self) -> Features:
@@ -108,30 +100,25 @@ class Rows:
     """The rows of one file that serve, in order.
 
     Attributes:
-        name: what was asked for, mostly a task.
         data: the fields of the schema, and two more: `row`, the row's number in the file from 0, and `sanitised`,
             whether lone surrogates were replaced by U+FFFD.
         refused: what was not taken: file, line, field and reason of each.
         sha256: hash of all rows as they stand in the file, refused ones too: the identity of the data, whatever the
             file format.
-        file_sha256: hash of the file's bytes (of the whole archive, for a member of one).
     """
 
-    name: str
     data: Dataset = field(repr=False)
     refused: tuple[str, ...]
     sha256: str
-    file_sha256: str
 
 
-def rows_of(name: str, file_name: str, content: bytes, file_sha256: str, schema: Schema) -> Rows:
+def rows_of(name: str, file_name: str, content: bytes, schema: Schema) -> Rows:
     """Return the rows of a file that the schema takes.
 
     Args:
         name: what was asked for.
         file_name: with one of `ROW_SUFFIXES`.
         content: of the file, unpacked.
-        file_sha256: of its bytes as they lie.
         schema: what a row must hold.
 
     Raises:
@@ -160,10 +147,9 @@ def rows_of(name: str, file_name: str, content: bytes, file_sha256: str, schema:
         raise DataError(f"{file_name} has no row that serves as {name!r}{': ' + shown if refused else ''}")
     if refused:
         log.warning("%s: %d of %d rows refused: %s", file_name, len(refused), len(refused) + len(good), shown)
-    entries = {f"{number:06d}": raw.sha256 for number, raw in enumerate(raws)}
-    identity = hashlib.sha256(json.dumps(entries).encode()).hexdigest()
+    identity = digest({f"{number:06d}": raw.sha256 for number, raw in enumerate(raws)})
     data = Dataset.from_list(good, features=schema.features)
-    return Rows(name, data, tuple(refused), identity, file_sha256)
+    return Rows(data, tuple(refused), identity)
 
 
 def not_blank(*names: str) -> Callable[[Mapping[str, Any]], None]:
@@ -206,6 +192,8 @@ def _fitted(kind: Any, value: Any, name: str, optional: frozenset[str]) -> Any:
     wanted = kind if isinstance(kind, type) else type(kind)
     if type(value) is not wanted:
         raise RowError(name, f"{wanted.__name__} wanted, got {_shown(value)}")
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        raise RowError(name, f"a number of at most 64 bits wanted, got {_shown(value)}")
     if isinstance(kind, type):
         return value
     if isinstance(kind, list):
@@ -286,10 +274,10 @@ def _records(file_name: str, content: bytes) -> Iterator[Raw]:
     import pyarrow.parquet
 
     try:
-        table = pyarrow.parquet.read_table(io.BytesIO(content))
-    except (pyarrow.ArrowException, OSError) as error:
+        rows = pyarrow.parquet.read_table(io.BytesIO(content)).to_pylist()
+    except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
         raise DataError(f"{file_name} is damaged ({error}); fetch it again") from error
-    for number, row in enumerate(table.to_pylist()):
+    for number, row in enumerate(rows):
         yield _raw(f"{file_name}, row {number}", row)
 
 
@@ -303,7 +291,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _raw(place: str, value: Any) -> Raw:
     # Escaped to ASCII, so that even a lone surrogate counts as what it was; what JSON cannot say counts as its repr.
     text = json.dumps(value, sort_keys=True, ensure_ascii=True, separators=(",", ":"), default=repr)
-    digest = hashlib.sha256(text.encode()).hexdigest()
+    sha256 = hashlib.sha256(text.encode()).hexdigest()
     if not isinstance(value, dict):
-        return Raw(place, None, f"dict wanted, got {_shown(value)}", digest)
-    return Raw(place, value, "", digest)
+        return Raw(place, None, f"dict wanted, got {_shown(value)}", sha256)
+    return Raw(place, value, "", sha256)

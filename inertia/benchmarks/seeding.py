@@ -1,19 +1,23 @@
-"""Random numbers that depend on nothing but their key."""
+"""Random numbers and hashes that depend on nothing but their key."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 from random import Random
-from typing import TypeVar
+from typing import Any, TypeVar
 
 Item = TypeVar("Item")
 
 
+def digest(value: Any) -> str:
+    """Return the sha256 of a JSON value, in hexadecimal digits."""
+    return hashlib.sha256(json.dumps(value).encode()).hexdigest()
+
+
 def rng(*key: str | int) -> Random:
     """Return a generator seeded by a hash of `key`; equal keys give equal streams in every process."""
-    digest = hashlib.sha256(json.dumps(key).encode()).digest()
-    return Random(int.from_bytes(digest[:16], "big"))
+    return Random(int(digest(key)[:32], 16))
 
 
 def official_shuffle(items: list[Item]) -> list[Item]:

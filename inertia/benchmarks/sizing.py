@@ -72,9 +72,17 @@ def tokens(example: Example, renderer: Renderer) -> int:
     return renderer.count(example) + example.max_new_tokens
 
 
-def too_short(kind: str, example: Example, renderer: Renderer) -> ValueError:
-    """Return the error for a length that not even this smallest form of an example fits."""
-    return ValueError(
-        f"{kind} task {example.task!r} does not fit {example.length} tokens: with this tokenizer and template, example "
-        f"{int(example.id.rpartition('/')[2])} needs at least {tokens(example, renderer)}; choose a longer one"
-    )
+def filled(benchmark: str, build: Callable[[int], Example], renderer: Renderer, smallest: int, largest: int) -> Example:
+    """Return the example of most units whose prompt and longest answer fit its own length; see `largest_example`.
+
+    Raises:
+        ValueError: If not even its smallest form fits.
+    """
+    least = build(smallest)
+    found = largest_example(build, renderer, least.length - least.max_new_tokens, smallest, largest)
+    if found is None:
+        raise ValueError(
+            f"{benchmark} task {least.task!r} does not fit {least.length} tokens: with this tokenizer and template, "
+            f"example {int(least.id.rpartition('/')[2])} needs at least {tokens(least, renderer)}; choose a longer one"
+        )
+    return found

@@ -29,14 +29,10 @@ class Text:
     """A running text.
 
     Attributes:
-        name: What was asked for.
         text: The text, lone surrogates replaced by U+FFFD.
-        file_sha256: Of the bytes of the file.
     """
 
-    name: str
     text: str = field(repr=False)
-    file_sha256: str
 
     @property
     def sha256(self) -> str:
@@ -102,8 +98,7 @@ class Source:
             FileNotFoundError: If there is no such file, or it cannot be fetched.
             DataError: If its bytes do not match the pin, it cannot be read, or no row of it serves.
         """
-        file_name, data, digest = _read(self, name, ROW_SUFFIXES)
-        return rows_of(name, file_name, data, digest, schema)
+        return rows_of(name, *_read(self, name, ROW_SUFFIXES), schema)
 
     def load_text(self, name: str) -> Text:
         """Return the running text of the file for `name`: plain, or the `text` fields of its rows joined.
@@ -113,39 +108,38 @@ class Source:
             DataError: If its bytes do not match the pin, it cannot be read, or a row has no `text`: a text with a hole
                 is another text.
         """
-        file_name, data, digest = _read(self, name, (TEXT_SUFFIX, *ROW_SUFFIXES))
+        file_name, data = _read(self, name, (TEXT_SUFFIX, *ROW_SUFFIXES))
         if not file_name.endswith(TEXT_SUFFIX):
-            rows = rows_of(name, file_name, data, digest, _TEXT)
+            rows = rows_of(name, file_name, data, _TEXT)
             if rows.refused:
                 raise DataError(rows.refused[0])
-            return Text(name, "\n".join(rows.data["text"]), digest)
+            return Text("\n".join(rows.data["text"]))
         try:
-            return Text(name, sanitise(data.decode("utf-8")), digest)
+            return Text(sanitise(data.decode("utf-8-sig")))
         except UnicodeDecodeError as error:
             raise DataError(f"{file_name} is not UTF-8: {error}") from error
 
 
-def _read(source: Source, name: str, suffixes: tuple[str, ...]) -> tuple[str, bytes, str]:
-    """The name (without .gz), the unpacked content and the sha256 of the file for `name`."""
+def _read(source: Source, name: str, suffixes: tuple[str, ...]) -> tuple[str, bytes]:
+    """The name (without .gz) and the unpacked content of the file for `name`."""
     outer, inside, member = source.path.replace("{name}", name).partition(".zip/")
     if inside:
         _check_ending(member, suffixes)
     file = _fetch(source, outer + ".zip") if inside else _locate(source, outer, name, suffixes)
     data = file.read_bytes()
-    digest = hashlib.sha256(data).hexdigest()
-    _check_pin(source, file.name, digest)
+    _check_pin(source, file.name, hashlib.sha256(data).hexdigest())
     try:
         if inside:
             with zipfile.ZipFile(io.BytesIO(data)) as archive:
                 data = archive.read(member)
         file_name = Path(member).name if inside else file.name
         if file_name.endswith(".gz"):
-            return file_name.removesuffix(".gz"), gzip.decompress(data), digest
+            return file_name.removesuffix(".gz"), gzip.decompress(data)
     except KeyError as error:
         raise FileNotFoundError(f"{file.name} has no member {member!r}") from error
     except (OSError, EOFError, zlib.error, zipfile.BadZipFile) as error:
         raise DataError(f"{file.name} is damaged ({error}); fetch it again") from error
-    return file_name, data, digest
+    return file_name, data
 
 
 def _check_ending(path: str, suffixes: tuple[str, ...]) -> None:

@@ -33,11 +33,6 @@ def distinct_n(text: str, n: int) -> float:
     return len(set(grams)) / len(grams) if grams else 1.0
 
 
-def percent(scores: Sequence[float], digits: int) -> float | None:
-    """Return the mean of scores times 100, rounded; None where there is none."""
-    return round(100 * sum(scores) / len(scores), digits) if scores else None
-
-
 def normalise(text: str) -> str:
     """Return `text` lower-cased, without ASCII punctuation and the articles a, an, the, blanks collapsed.
 

@@ -42,6 +42,8 @@ def check(
     check_model(model)
     check_execution(model, request.execution)
     for prompt in prompts:
+        if not isinstance(prompt.ids, torch.Tensor):
+            raise ValueError(f"input_ids holds {prompt.ids!r}; give LongTensors [1, L0], as torch.tensor([[1]]).")
         check_prompt(model, prompt, request.stopping.max_new_tokens, request.execution.prefill_chunk)
         for policy in policies:
             check_policy(model, policy, prompt, request.prompt_format, request.execution)

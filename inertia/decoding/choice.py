@@ -32,12 +32,11 @@ def choose(rows: Sequence[GrowingRow], logits: Tensor) -> tuple[list[int], Tenso
         logits: [R, vocabulary].
     """
     request, step = rows[0].request, max(len(row.tokens) for row in rows)
-    near = near_choices(logits)
     if step < request.stopping.min_new_tokens and request.stopping.eos:
-        eos = torch.tensor(sorted(request.stopping.eos), device=logits.device)
-        logits = logits.index_fill(-1, eos, float("-inf"))
+        eos = [each for each in request.stopping.eos if each < logits.shape[-1]]
+        logits = logits.index_fill(-1, torch.tensor(eos, dtype=torch.long, device=logits.device), float("-inf"))
     if request.sampling is None:
-        return logits.argmax(dim=-1).tolist(), near
+        return logits.argmax(dim=-1).tolist(), near_choices(logits)
     warped = request.sampling.warpers()(None, logits.double())
     numbers = [uniform(row.prompt.seed, row.sample, step) for row in rows]
     return drawn(warped.softmax(-1), torch.tensor(numbers, dtype=torch.float64, device=logits.device))

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from inertia.decoding.sampling import Sampling
+from inertia.eviction import checks
 from inertia.eviction.execution import Execution
 
 if TYPE_CHECKING:
@@ -49,14 +50,16 @@ class Stopping:
     min_new_tokens: int = 0
 
     def __post_init__(self) -> None:
-        if self.max_new_tokens < 1:
-            raise ValueError(f"max_new_tokens={self.max_new_tokens} is too small; give at least 1.")
+        checks.integer("max_new_tokens", self.max_new_tokens, low=1)
+        checks.integer("min_new_tokens", self.min_new_tokens, low=0)
+        for each in self.eos:
+            checks.integer("eos_token_id", each, low=0)
 
     @property
     def eos(self) -> frozenset[int]:
         """The ids that end an answer."""
         given = self.eos_token_id
-        return frozenset(() if given is None else (given,) if isinstance(given, int) else given)
+        return frozenset(() if given is None else given if isinstance(given, Iterable) else (given,))
 
 
 def before_stop(text: str, stop_strings: Sequence[str]) -> str:

@@ -249,7 +249,7 @@ def attending(model: PreTrainedModel, name: str, function: Callable[..., Any]) -
     """
     from transformers import AttentionInterface
 
-    if not attends_by_name(type(model)):
+    if not attends_by_name(model):
         # Its attentions are wrapped, and ask the cache for the session.
         yield
         return

@@ -19,7 +19,7 @@ def check_model(model: PreTrainedModel) -> None:
     """
     layers_of(model.config)
     wrapped = any(getattr(module, "attends_by_session", False) for module in model.modules())
-    if not wrapped and not attends_by_name(type(model)):
+    if not wrapped and not attends_by_name(model):
         raise ValueError(
             f"model type {model.config.model_type!r} cannot be used: {OWN_ATTENTION}; load it by inertia.backbones, "
             "which adapts the attention of some such models, or choose another backbone"
@@ -29,9 +29,9 @@ def check_model(model: PreTrainedModel) -> None:
 OWN_ATTENTION = "its attention does not go through transformers' attention interface, so that nothing can be evicted"
 
 
-def attends_by_name(model_class: type[PreTrainedModel]) -> bool:
-    """Tell whether a model's attention is looked up by its name in transformers' registry."""
-    return bool(model_class._can_set_attn_implementation())
+def attends_by_name(model: PreTrainedModel | type[PreTrainedModel]) -> bool:
+    """Tell whether a model's attention, or that of its class, is looked up by its name in transformers' registry."""
+    return bool(model._can_set_attn_implementation())
 
 
 def check_ids(model: PreTrainedModel, ids: torch.Tensor) -> None:
@@ -42,8 +42,8 @@ def check_ids(model: PreTrainedModel, ids: torch.Tensor) -> None:
     """
     import torch
 
-    if ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
-        raise ValueError(f"input ids are {ids.dtype}; give integers, as a tokenizer does.")
+    if ids.dtype not in (torch.int64, torch.int32):
+        raise ValueError(f"input ids are {ids.dtype}; give int64 or int32 integers, as a tokenizer does.")
     rows = model.get_input_embeddings().weight.shape[0]
     low, high = int(ids.min()), int(ids.max())
     if low < 0 or high >= rows:

@@ -1,56 +1,69 @@
-"""LongBench rows as examples."""
+"""LongBench rows as examples, and what a row must hold."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, replace
 from importlib.metadata import version
 from itertools import islice
 from typing import Any
 
 from inertia.benchmarks.example import Example
+from inertia.benchmarks.longbench.metrics import PARAGRAPH
 from inertia.benchmarks.longbench.prompts import template
-from inertia.benchmarks.longbench.schema import schema
 from inertia.benchmarks.longbench.tasks import HUB, find
 from inertia.benchmarks.render import Renderer
+from inertia.benchmarks.rows import Part, RowError, Schema, not_blank
 from inertia.benchmarks.sources import Loads
 from inertia.benchmarks.tasks import at_least, no_length
 
+FIELDS = {"_id": str, "input": str, "context": str, "answers": [str], "length": int, "all_classes": [str]}
+"""The official fields that are used; `length` counts words."""
+
+# What the metric looks for in every reference: one without it scores 0 whatever is said, or cannot be scored.
+_GOLD = {"retrieval": PARAGRAPH, "count": re.compile(r"\d+")}
+
+
+def schema(task: str) -> Schema:
+    """Return what a row of `task` must hold; the mirrors' `question` serves as the official `input`."""
+    kind, asks = find(task), template(task).asks
+    texts = not_blank("context", "answers", *(["input"] if asks else []))
+
+    def check(row: Mapping[str, Any]) -> None:
+        texts(row)
+        if row["length"] < 0:
+            raise RowError("length", f"at least 0 wanted, got {row['length']}")
+        if kind.metric == "classification" and not row["all_classes"]:
+            raise RowError("all_classes", "the names of the classes wanted, got none")
+        if (gold := _GOLD.get(kind.metric)) and not all(map(gold.search, row["answers"])):
+            raise RowError("answers", f"each must hold {gold.pattern!r}, got {row['answers']!r}")
+
+    return Schema(FIELDS, frozenset({"_id", "all_classes"}), "_id", _spelled, check)
+
+
+def _spelled(row: Mapping[str, Any]) -> Iterable[Part]:
+    return (("", row if "input" in row or "question" not in row else {**row, "input": row["question"]}),)
+
 
 def examples(
-    task: str,
-    length: int | None,
-    count: int,
-    seed: int,
-    renderer: Renderer,
-    *,
-    source: Loads = HUB,
+    task: str, length: int | None, count: int, seed: int, renderer: Renderer, *, source: Loads = HUB
 ) -> Iterator[Example]:
     """Yield the first `count` rows of `task` that serve (all, if it has fewer) in the order of the file.
 
     Seed and renderer play no part. Nothing is cut here: `limit` says where the renderer cuts in the middle as the
     official code does, and `task_renderer` knows the tasks without template.
-
-    Raises:
-        ValueError: If the task is unknown, a length is given or `count` is negative.
-        DataError: If no row serves.
     """
     return (_example(task, row) for row in _rows(task, length, count, source))
 
 
 def ids(task: str, length: int | None, count: int, seed: int, *, source: Loads = HUB) -> list[str]:
-    """Return the ids of the examples that `examples` would yield for the same arguments."""
+    """Return the ids of the first `count` examples."""
     return [_id(task, row) for row in _rows(task, length, count, source)]
 
 
 def identity(task: str, length: int | None, seed: int, *, source: Loads = HUB) -> dict[str, Any]:
-    """Return every field, besides the renderer's, that can change an example or its score; JSON-able.
-
-    Where the data lie is no part of it, nor is the seed.
-
-    Raises:
-        ValueError: If the task is unknown.
-    """
+    """Return everything that can change an example or its score."""
     kind, rows = find(task), source.load(task, schema(task))
     return {
         "name": "longbench",

@@ -6,7 +6,6 @@ import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from difflib import SequenceMatcher
-from types import MappingProxyType
 
 from inertia.benchmarks.longbench.rouge import rouge_l
 from inertia.benchmarks.text_metrics import normalise
@@ -73,14 +72,12 @@ def code_similarity(prediction: str, reference: str) -> float:
     return round(100 * SequenceMatcher(None, code, reference).ratio()) / 100
 
 
-METRICS: Mapping[str, Callable[[str, str, Sequence[str]], float]] = MappingProxyType(
-    {
-        "qa_f1": lambda prediction, reference, _: qa_f1(prediction, reference),
-        "rouge_l": lambda prediction, reference, _: rouge_l(prediction, reference).f,
-        "count": lambda prediction, reference, _: count(prediction, reference),
-        "retrieval": lambda prediction, reference, _: retrieval(prediction, reference),
-        "classification": classification,
-        "code_similarity": lambda prediction, reference, _: code_similarity(prediction, reference),
-    }
-)
+METRICS: Mapping[str, Callable[[str, str, Sequence[str]], float]] = {
+    "qa_f1": lambda prediction, reference, _: qa_f1(prediction, reference),
+    "rouge_l": lambda prediction, reference, _: rouge_l(prediction, reference).f,
+    "count": lambda prediction, reference, _: count(prediction, reference),
+    "retrieval": lambda prediction, reference, _: retrieval(prediction, reference),
+    "classification": classification,
+    "code_similarity": lambda prediction, reference, _: code_similarity(prediction, reference),
+}
 """Metric of (prediction, reference, all class names), by name."""

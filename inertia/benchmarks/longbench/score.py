@@ -1,4 +1,4 @@
-"""Scores of answers and of whole tasks."""
+"""Scores of answers."""
 
 from __future__ import annotations
 
@@ -8,10 +8,7 @@ from typing import Any
 from inertia.benchmarks.longbench.metrics import METRICS
 from inertia.benchmarks.longbench.rouge import rouge_l
 from inertia.benchmarks.longbench.tasks import find
-from inertia.benchmarks.text_metrics import exact_match, percent, rouge_l_f, shape
-
-BUCKETS = ("0-4k", "4-8k", "8k+")
-"""LongBench-E's lengths in words: below 4,000, below 8,000, the rest."""
+from inertia.benchmarks.text_metrics import exact_match, rouge_l_f, shape
 
 
 def scored_text(task: str, prediction: str) -> str:
@@ -60,34 +57,3 @@ def diagnostics(
         failures = {rouge_l(text, reference).failure for reference in references}
         numbers |= {f"rouge_{reason}": float(failures == {reason}) for reason in ("empty", "recursion")}
     return numbers
-
-
-def total(scores: Sequence[float]) -> float:
-    """Return a task's official number: the mean times 100, to two decimals.
-
-    Raises:
-        ValueError: If there is no score.
-    """
-    if not scores:
-        raise ValueError("no scores, so no mean")
-    return percent(scores, 2)
-
-
-def bucket(words: int) -> str:
-    """Return the LongBench-E bucket of a text of `words` words (field `length` of the data)."""
-    return BUCKETS[(words >= 4000) + (words >= 8000)]
-
-
-def bucket_totals(scores: Sequence[float], words: Sequence[int]) -> dict[str, float | None]:
-    """Return the official LongBench-E numbers of a task by bucket; None for a bucket without examples.
-
-    Args:
-        scores: One per example, in [0, 1].
-        words: Length of each example.
-
-    Raises:
-        ValueError: If the two differ in number.
-    """
-    pairs = list(zip(scores, words, strict=True))
-    groups = {name: [value for value, length in pairs if bucket(length) == name] for name in BUCKETS}
-    return {name: percent(values, 2) for name, values in groups.items()}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 
 from inertia.benchmarks.sources import Source
 from inertia.benchmarks.tasks import finder
@@ -62,23 +61,11 @@ _IN_E = (
     "passage_retrieval_en lcc repobench-p"
 ).split()
 
-TASKS: Mapping[str, Task] = MappingProxyType(
-    {name: replace(task, prompt=name) for name, task in _TASKS.items()}
-    | {f"{name}_e": replace(_TASKS[name], prompt=name, by_length=True) for name in _IN_E}
-)
+TASKS: Mapping[str, Task] = {
+    **{name: replace(task, prompt=name) for name, task in _TASKS.items()},
+    **{f"{name}_e": replace(_TASKS[name], prompt=name, by_length=True) for name in _IN_E},
+}
 """LongBench's 16 English and code tasks, and LongBench-E's 13 under names ending in `_e`."""
-
-PAPER_TASKS = (
-    "hotpotqa",
-    "2wikimqa",
-    "qasper",
-    "musique",
-    "gov_report",
-    "multi_news",
-    "qmsum",
-    "passage_retrieval_en",
-)
-"""The eight tasks whose mean the paper reports."""
 
 HUB = Source(
     kind="hub",

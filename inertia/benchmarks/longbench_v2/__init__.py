@@ -1,6 +1,6 @@
 """LongBench-v2 by generation: official protocol and extraction, tolerant extraction beside it."""
 
-from inertia.benchmarks.longbench_v2.extract import Choice, lenient, step_of, strict
+from inertia.benchmarks.longbench_v2.extract import Choice, lenient, strict
 from inertia.benchmarks.longbench_v2.generate import (
     examples,
     follow_up,
@@ -11,5 +11,5 @@ from inertia.benchmarks.longbench_v2.generate import (
     reference_answer,
 )
 from inertia.benchmarks.longbench_v2.prompts import OURS, Prompts, read_prompts
-from inertia.benchmarks.longbench_v2.score import Outcome, choose, diagnostics, score, table
+from inertia.benchmarks.longbench_v2.score import choose, diagnostics, score
 from inertia.benchmarks.longbench_v2.tasks import ANSWER_STEM, HUB, LETTERS, MAX_PROMPT_TOKENS, TASKS, find

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from itertools import accumulate
 from typing import NamedTuple
 
 _STRICT = (re.compile(r"The correct answer is \(([A-D])\)"), re.compile(r"The correct answer is ([A-D])"))
@@ -52,22 +50,6 @@ def lenient(answer: str) -> Choice | None:
         return None
     group = "bracketed" if match.group("bracketed") else "bare"
     return Choice(match.group(group).upper(), offsets[match.start(group)])
-
-
-def step_of(offset: int, pieces: Sequence[str]) -> int:
-    """Return the decode step (0 for the first token) whose text reaches past character `offset`.
-
-    Args:
-        offset: Index of a character in the answer.
-        pieces: Text added by each token, in order; joined they are the answer.
-
-    Raises:
-        ValueError: If the answer ends before the offset.
-    """
-    for step, end in enumerate(accumulate(map(len, pieces))):
-        if end > offset:
-            return step
-    raise ValueError(f"offset is {offset}, but the answer has {sum(map(len, pieces))} characters")
 
 
 def _without_asterisks(answer: str) -> tuple[str, list[int]]:

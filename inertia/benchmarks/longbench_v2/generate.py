@@ -1,4 +1,4 @@
-"""LongBench-v2 rows as examples."""
+"""LongBench-v2 rows as examples, and what a row must hold."""
 
 from __future__ import annotations
 
@@ -9,11 +9,28 @@ from typing import Any
 
 from inertia.benchmarks.example import Example
 from inertia.benchmarks.longbench_v2.prompts import OURS, Prompts, fill
-from inertia.benchmarks.longbench_v2.schema import FACTS, SCHEMA
 from inertia.benchmarks.longbench_v2.tasks import ANSWER_STEM, DATA, HUB, LETTERS, MAX_PROMPT_TOKENS, find
 from inertia.benchmarks.render import Renderer
+from inertia.benchmarks.rows import RowError, Schema, not_blank
 from inertia.benchmarks.sources import Loads
 from inertia.benchmarks.tasks import at_least, no_length
+
+FACTS = ("domain", "sub_domain", "difficulty", "length")
+TEXTS = ("_id", "question", *(f"choice_{letter}" for letter in LETTERS), "context")
+
+_ALLOWED = {"answer": LETTERS, "difficulty": ("easy", "hard"), "length": ("short", "medium", "long")}
+_texts = not_blank(*TEXTS)
+
+
+def _check(row: Mapping[str, Any]) -> None:
+    _texts(row)
+    for name, allowed in _ALLOWED.items():
+        if row[name] not in allowed:
+            raise RowError(name, f"one of {', '.join(allowed)} wanted, got {row[name]!r}")
+
+
+SCHEMA = Schema(dict.fromkeys((*TEXTS, "answer", *FACTS), str), unique="_id", check=_check)
+"""The official fields."""
 
 
 def examples(
@@ -32,10 +49,6 @@ def examples(
     Nothing is cut here: `limit` says where the renderer cuts. The questions have a class of length (in the metadata),
     no nominal one.
 
-    Raises:
-        ValueError: If the task is unknown, a length is given or `count` is negative.
-        DataError: If no row serves.
-
     Deviations: decoding is left to the harness; the official code samples at temperature 0.1 in 16 processes,
     which moves scores by one or two points from run to run.
     """
@@ -43,20 +56,14 @@ def examples(
 
 
 def ids(task: str, length: int | None, count: int, seed: int, *, source: Loads = HUB) -> list[str]:
-    """Return the ids of the examples that `examples` would yield for the same arguments."""
+    """Return the ids of the first `count` examples."""
     return [f"{task}/{row['_id']}" for row in _rows(task, length, count, source)]
 
 
 def identity(
     task: str, length: int | None, seed: int, *, source: Loads = HUB, prompts: Prompts = OURS
 ) -> dict[str, Any]:
-    """Return every field, besides the renderer's, that can change an example or its score; JSON-able.
-
-    Where the data lie is no part of it, nor is the seed.
-
-    Raises:
-        ValueError: If the task is unknown.
-    """
+    """Return everything that can change an example or its score."""
     rows = source.load(DATA, SCHEMA)
     return {
         "name": "longbench_v2",

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+
+from inertia.benchmarks.seeding import digest
 
 _FIELD = re.compile(r"\$(?:DOC|Q|C_[A-D]|COT)\$")
 _QUESTION_FIELDS = ("$Q$", "$C_A$", "$C_B$", "$C_C$", "$C_D$")
@@ -50,7 +50,7 @@ class Prompts:
     @property
     def sha256(self) -> str:
         """Hash of the three texts."""
-        return hashlib.sha256(json.dumps([self.zero_shot, self.cot, self.cot_answer]).encode()).hexdigest()
+        return digest([self.zero_shot, self.cot, self.cot_answer])
 
 
 _CHOICES = "Question: $Q$\n\nOptions:\n(A) $C_A$\n(B) $C_B$\n(C) $C_C$\n(D) $C_D$\n\n"

@@ -1,42 +1,12 @@
-"""Scores of single answers and the official table of a run."""
+"""Scores of single answers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from inertia.benchmarks.longbench_v2.extract import Choice, lenient, strict
 from inertia.benchmarks.longbench_v2.tasks import LETTERS, find
-from inertia.benchmarks.text_metrics import percent
-
-GROUPS = ("overall", "easy", "hard", "short", "medium", "long")
-"""Columns of the official table: all, by difficulty, by length of the document."""
-
-
-class Outcome(NamedTuple):
-    """A scored question.
-
-    Attributes:
-        score: 1 if right, else 0 (0.25 for an unparsed answer in the official `compensated` table).
-        difficulty: `easy` or `hard`.
-        length: `short`, `medium` or `long`.
-    """
-
-    score: float
-    difficulty: str
-    length: str
-
-
-class Share(NamedTuple):
-    """A mean and what it rests on.
-
-    Attributes:
-        percent: Mean times 100, to one decimal; None where there is no question.
-        count: Number of questions.
-    """
-
-    percent: float | None
-    count: int
 
 
 def score(task: str, prediction: str, references: Sequence[str], metadata: Mapping[str, Any] | None = None) -> float:
@@ -87,18 +57,6 @@ def choose(logits: Mapping[str, float]) -> str:
     if set(logits) != set(LETTERS) or any(value != value for value in logits.values()):
         raise ValueError(f"logits are {dict(logits)}; needed: a number for each of {', '.join(LETTERS)}")
     return max(LETTERS, key=lambda letter: (logits[letter], -LETTERS.index(letter)))
-
-
-def table(outcomes: Iterable[Outcome]) -> dict[str, Share]:
-    """Return the official table: a share for each of `GROUPS`.
-
-    Questions that failed are for the caller to leave out and to count.
-
-    Source: LongBench-v2 `result.py`.
-    """
-    every = list(outcomes)
-    groups = ([each.score for each in every if group in ("overall", *each[1:])] for group in GROUPS)
-    return {group: Share(percent(scores, 1), len(scores)) for group, scores in zip(GROUPS, groups, strict=True)}
 
 
 def _letter(task: str, prediction: str, extract: Callable[[str], Choice | None]) -> str | None:

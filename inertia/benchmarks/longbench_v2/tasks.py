@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 
 from inertia.benchmarks.sources import Source
 from inertia.benchmarks.tasks import finder
@@ -39,14 +38,12 @@ class Task:
     stem: str = ""
 
 
-TASKS: Mapping[str, Task] = MappingProxyType(
-    {
-        "zero_shot": Task("zero_shot", 128),
-        "cot": Task("cot", 1024, answer_tokens=128),
-        # Not official: no stray wording can hide the choice, and eviction acts while the stem is fed.
-        "forced_choice": Task("zero_shot", 1, stem=ANSWER_STEM),
-    }
-)
+TASKS: Mapping[str, Task] = {
+    "zero_shot": Task("zero_shot", 128),
+    "cot": Task("cot", 1024, answer_tokens=128),
+    # Not official: no stray wording can hide the choice, and eviction acts while the stem is fed.
+    "forced_choice": Task("zero_shot", 1, stem=ANSWER_STEM),
+}
 
 HUB = Source(
     kind="hub",

@@ -2,4 +2,4 @@
 
 from inertia.benchmarks.niah.generate import ESSAYS, examples, identity, ids
 from inertia.benchmarks.niah.score import diagnostics, score
-from inertia.benchmarks.niah.tasks import GRIDS, TASKS, Grid, Needle, find
+from inertia.benchmarks.niah.tasks import TASKS, Needle, find

@@ -16,7 +16,7 @@ from inertia.benchmarks.niah.texts import INTRODUCTION, NeedleText, needle, nois
 from inertia.benchmarks.render import Renderer
 from inertia.benchmarks.rows import DataError
 from inertia.benchmarks.seeding import rng
-from inertia.benchmarks.sizing import largest_example, too_short
+from inertia.benchmarks.sizing import filled
 from inertia.benchmarks.sources import Loads
 from inertia.benchmarks.tasks import at_least
 from inertia.benchmarks.words import word_lists
@@ -39,8 +39,7 @@ def examples(
     one more sentence would not fit.
 
     Raises:
-        ValueError: If the task is unknown, `count` is negative, an essay task has no source or a noise task
-            has one; and, at the example concerned, if `length` has no room for it.
+        ValueError: At the example concerned, if `length` has no room for it.
         DataError: If the essays hold no sentence.
     """
     find(task)
@@ -50,17 +49,13 @@ def examples(
 
 
 def ids(task: str, length: int, count: int, seed: int, *, source: Loads | None = None) -> list[str]:
-    """Return the ids of the examples that `examples` would yield for the same arguments."""
+    """Return the ids of the first `count` examples."""
     find(task)
     return [example_id(task, length, index) for index in range(count)]
 
 
 def identity(task: str, length: int, seed: int, *, source: Loads | None = None) -> dict[str, Any]:
-    """Return every field, besides the renderer's, that can change an example or its score; JSON-able.
-
-    Raises:
-        ValueError: If the task is unknown, an essay task has no source or a noise task has one.
-    """
+    """Return everything that can change an example or its score."""
     _check_source(task, source)
     return {
         "name": "niah",
@@ -112,10 +107,7 @@ def _example(
             metadata={"depth": kind.depths[row], "depth_reached": reached, "answer": drawn.answer, "units": units},
         )
 
-    found = largest_example(build, renderer, length - kind.max_new_tokens, 1, len(hay))
-    if found is None:
-        raise too_short("needle", build(1), renderer)
-    return found
+    return filled("needle", build, renderer, 1, len(hay))
 
 
 def _haystack(rng: Random, count: int, drawn: NeedleText, essay: tuple[str, ...] | None) -> list[str]:

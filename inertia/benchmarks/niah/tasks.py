@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 
 from inertia.benchmarks.tasks import at_least, finder
 
@@ -40,41 +39,11 @@ class Needle:
         at_least(1, **{"needle max_new_tokens": self.max_new_tokens})
 
 
-TASKS: Mapping[str, Needle] = MappingProxyType(
-    {
-        "needle_essay": Needle("essay"),
-        "needle_noise": Needle("noise"),
-        "needle_essay_5": Needle("essay", FIVE_DEPTHS),
-        "needle_noise_5": Needle("noise", FIVE_DEPTHS),
-    }
-)
-
-
-@dataclass(frozen=True)
-class Grid:
-    """A heat map to be filled.
-
-    Attributes:
-        task: A name in `TASKS`; its depths are the rows.
-        lengths: In tokens, new tokens included; the columns.
-    """
-
-    task: str
-    lengths: tuple[int, ...]
-
-    @property
-    def cells(self) -> tuple[tuple[int, float], ...]:
-        """All pairs of length and depth, length by length."""
-        return tuple((length, depth) for length in self.lengths for depth in TASKS[self.task].depths)
-
-
-GRIDS: Mapping[str, Grid] = MappingProxyType(
-    {
-        "paper": Grid("needle_essay", tuple(range(10_000, 120_001, 10_000))),
-        "paper_short": Grid("needle_essay", (1_000, 2_000, 4_000, 8_000)),
-        "laptop": Grid("needle_noise_5", (512, 1024, 2048, 4096)),
-    }
-)
-"""`paper` is the 12 x 9 map, `paper_short` the lengths added for Score-Free, `laptop` is for small models."""
+TASKS: Mapping[str, Needle] = {
+    "needle_essay": Needle("essay"),
+    "needle_noise": Needle("noise"),
+    "needle_essay_5": Needle("essay", FIVE_DEPTHS),
+    "needle_noise_5": Needle("noise", FIVE_DEPTHS),
+}
 
 find = finder("needle", TASKS)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import re
 from random import Random
 from typing import NamedTuple
 
+from inertia.benchmarks.seeding import digest
 from inertia.benchmarks.words import WordLists
 
 INTRODUCTION = "Somewhere in the text below, one sentence says what the keeper of a lighthouse hides.\n\n"
@@ -78,5 +77,4 @@ def sentences(text: str) -> list[str]:
 
 def wording_sha256() -> str:
     """Return the hash of all fixed texts."""
-    texts = [INTRODUCTION, QUESTION, NEEDLE, NOISE, PLACES, SPOTS, _BOUNDARY.pattern]
-    return hashlib.sha256(json.dumps(texts).encode()).hexdigest()
+    return digest([INTRODUCTION, QUESTION, NEEDLE, NOISE, PLACES, SPOTS, _BOUNDARY.pattern])

@@ -15,7 +15,7 @@ from inertia.benchmarks.recite.tasks import Recite, find
 from inertia.benchmarks.recite.texts import BEFORE, HEADING, PREFIX, QUESTION, entry, listed, wording_sha256
 from inertia.benchmarks.render import Renderer
 from inertia.benchmarks.seeding import rng
-from inertia.benchmarks.sizing import largest_example, tokens, too_short
+from inertia.benchmarks.sizing import filled, tokens
 from inertia.benchmarks.tasks import at_least
 from inertia.benchmarks.words import word_lists
 
@@ -33,7 +33,7 @@ def examples(task: str, length: int, count: int, seed: int, renderer: Renderer) 
     fit.
 
     Raises:
-        ValueError: the task is unknown, `count` is negative; or, at the example concerned, `length` has no room.
+        ValueError: at the example concerned, if `length` has no room for it.
     """
     find(task)
     at_least(0, count=count)
@@ -41,13 +41,13 @@ def examples(task: str, length: int, count: int, seed: int, renderer: Renderer) 
 
 
 def ids(task: str, length: int, count: int, seed: int) -> list[str]:
-    """Return the ids of examples 0 to `count - 1`, without making them."""
+    """Return the ids of the first `count` examples, without making them."""
     find(task)
     return [example_id(task, length, index) for index in range(count)]
 
 
 def identity(task: str, length: int, seed: int) -> dict[str, Any]:
-    """Return every field, besides the renderer's, that can change an example or its score; JSON-able."""
+    """Return everything that can change an example or its score."""
     return {
         "name": "recite",
         "task": task,
@@ -82,10 +82,7 @@ def _example(task: str, length: int, index: int, seed: int, renderer: Renderer) 
     def build(units: int) -> Example:
         return _build(task, length, index, values, hay[:units], depth)
 
-    found = largest_example(build, renderer, length - kind.max_new_tokens, 0, len(hay))
-    if found is None:
-        raise too_short("recite", build(0), renderer)
-    return found
+    return filled("recite", build, renderer, 0, len(hay))
 
 
 def _values(draw: Random, kind: Recite, renderer: Renderer) -> list[str]:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Sequence
 
 from inertia.benchmarks.niah.texts import NOISE
+from inertia.benchmarks.seeding import digest
 
 BEFORE = "Below is some text with a list in it. Remember every entry of the list.\n\n"
 HEADING = "The list:\n"
@@ -27,5 +26,4 @@ def listed(values: Sequence[str]) -> str:
 
 def wording_sha256() -> str:
     """Return the hash of all fixed texts."""
-    texts = [BEFORE, HEADING, QUESTION, PREFIX, entry(1, "x"), NOISE]
-    return hashlib.sha256(json.dumps(texts).encode()).hexdigest()
+    return digest([BEFORE, HEADING, QUESTION, PREFIX, entry(1, "x"), NOISE])

@@ -58,7 +58,7 @@ class CommonWords:
             shown = stream("example").sample(words, example_words)
             example = (
                 f"{before}{self._numbered_list(shown, _Repeats(*example_repeats))}\n{question}"
-                f"{setting.wording.cwe_prefix} {_numbered(shown[: self.common])}\n"
+                f"{setting.wording.cwe_prefix} {numbered(shown[: self.common])}\n"
             )
             drawn = stream("words").sample(words, most)
 
@@ -77,8 +77,9 @@ class CommonWords:
 
     def _numbered_list(self, words: Sequence[str], repeats: _Repeats) -> str:
         common, others = list(words[: self.common]), list(words[self.common :])
-        return _numbered(official_shuffle(common * repeats.common + others * repeats.uncommon))
+        return numbered(official_shuffle(common * repeats.common + others * repeats.uncommon))
 
 
-def _numbered(words: Sequence[str]) -> str:
+def numbered(words: Sequence[str]) -> str:
+    """Return words as a numbered list in one line."""
     return " ".join(f"{number}. {word}" for number, word in enumerate(words, start=1))

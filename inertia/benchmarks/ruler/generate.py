@@ -12,12 +12,13 @@ from typing import Any
 
 from inertia.benchmarks.example import Example, example_id
 from inertia.benchmarks.render import Renderer
+from inertia.benchmarks.ruler.cwe import numbered
 from inertia.benchmarks.ruler.draw import Draw, Parts, Setting, Stream
 from inertia.benchmarks.ruler.essays import Essays
 from inertia.benchmarks.ruler.questions import Questions
 from inertia.benchmarks.ruler.tasks import find, need
 from inertia.benchmarks.ruler.texts import describe, missing, read
-from inertia.benchmarks.ruler.wording import wording
+from inertia.benchmarks.ruler.wording import sha256_of, wording
 from inertia.benchmarks.seeding import rng
 from inertia.benchmarks.sizing import largest_example, tokens
 from inertia.benchmarks.sources import Loads
@@ -44,10 +45,8 @@ def examples(
     questions.
 
     Raises:
-        ValueError: If the task is unknown or needs a source, `count` is negative, or `length` is below
-            `shortest(task, renderer)`; and, at the example concerned, if too few questions fit.
-        FileNotFoundError: If the source has no such file.
-        DataError: If its content is not what it should be.
+        ValueError: If `length` is below `shortest(task, renderer)`; and, at the example concerned, if too few
+            questions fit.
 
     Deviations: the official code seeds the process's generators once per task (42), finds one size per task
     on the first sample and shrinks where that is too long; here each example has generators of its own and
@@ -67,11 +66,7 @@ def examples(
 
 
 def ids(task: str, length: int, count: int, seed: int, *, source: Loads | None = None) -> list[str]:
-    """Return the ids of examples 0 to `count - 1`, without making them; they do not depend on the seed.
-
-    Raises:
-        ValueError: If the task is unknown or needs a source.
-    """
+    """Return the ids of the first `count` examples, without making them."""
     return [example_id(task, length, index) for index in range(_available(_texts(task, source), count))]
 
 
@@ -80,9 +75,6 @@ def shortest(task: str, renderer: Renderer, *, source: Loads | None = None) -> i
 
     It is the smallest form of the largest of 8 fixed draws; a draw that comes out longer still is drawn again.
     Of questions it is the median of the first 8: some half of all questions then fit, the others are left out.
-
-    Raises:
-        ValueError: If the task is unknown or needs a source.
     """
     return _shortest(task, renderer, _texts(task, source))
 
@@ -99,19 +91,13 @@ def data_version() -> dict[str, Any]:
     """Return what the texts are made of: the generator, the hash of the wording, the word lists."""
     return {
         "generator_version": GENERATOR_VERSION,
-        "wording_sha256": wording().sha256,
+        "wording_sha256": sha256_of(asdict(wording())),
         "wonderwords": version("wonderwords"),
     }
 
 
 def identity(task: str, length: int, seed: int, *, source: Loads | None = None) -> dict[str, Any]:
-    """Return every field, besides the renderer's, that can change an example of this data set; JSON-able.
-
-    A source plays no part where the task needs no outside text.
-
-    Raises:
-        ValueError: If the task is unknown or needs a source.
-    """
+    """Return everything that can change an example; a source plays no part where the task needs no outside text."""
     texts = _texts(task, source)
     return {
         "name": "ruler",
@@ -133,7 +119,7 @@ def reference_answer(example: Example) -> str:
     if example.task.startswith("qa_"):
         return example.references[0]
     if example.task.startswith("cwe"):
-        return " ".join(f"{number}. {word}" for number, word in enumerate(example.references, start=1))
+        return numbered(example.references)
     return (" " if example.task.startswith("vt") else ", ").join(example.references)
 
 

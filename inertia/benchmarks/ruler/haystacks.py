@@ -41,16 +41,12 @@ def repeated(sentence: str) -> Haystack:
     return Haystack(lambda units, _: [sentence] * units, anywhere, "\n")
 
 
-def distractors() -> Haystack:
-    """Return the needle haystack: one unit is one needle-like sentence nobody asks about."""
-    return Haystack(lambda units, distractor: [distractor(i) for i in range(units)], anywhere, "\n")
-
-
 def prose(sentences: Callable[[int], list[str]]) -> Haystack:
     """Return a haystack of running text: `sentences(units)` is the text's first units, cut into sentences."""
     return Haystack(lambda units, _: sentences(units), spread, " ")
 
 
 def haystacks(wording: Wording) -> dict[str, Haystack]:
-    """Return the haystacks that need no outside text, by name."""
-    return {"noise": repeated(wording.noise), "needle": distractors()}
+    """Return the haystacks that need no outside text, by name; a unit of `needle` is a sentence nobody asks about."""
+    needle_like = Haystack(lambda units, distractor: [distractor(i) for i in range(units)], anywhere, "\n")
+    return {"noise": repeated(wording.noise), "needle": needle_like}

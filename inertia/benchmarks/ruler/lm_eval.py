@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from random import Random
-from types import MappingProxyType
 from typing import NamedTuple
 
-from inertia.benchmarks.ruler.cwe import CommonWords
+from inertia.benchmarks.ruler.cwe import CommonWords, numbered
 from inertia.benchmarks.ruler.draw import Draw, Parts, Setting, Stream, Task
 from inertia.benchmarks.ruler.fwe import FrequentWords
 from inertia.benchmarks.ruler.niah import Niah
@@ -51,70 +50,71 @@ class LmEval:
 
     def prepare(self, setting: Setting) -> Callable[..., Draw]:
         """Return the function that draws one example, its number of units chosen."""
-        way = _WAYS[type(self.task)]
-        inner = self.task.prepare(way.setting(setting, self.max_new_tokens))
+        way, words = _WAYS[type(self.task)], setting.wording
+        unreserved = setting._replace(length=setting.length + self.max_new_tokens)
+        inner = self.task.prepare(setting if way.reserves else unreserved)
         step, start = way.step(self.task, setting.length)
         limit = setting.length - (self.max_new_tokens if way.reserves else 0)
 
-        def size(drawn: Draw, measured: Callable[[Parts, Wording], str], units: int) -> int:
-            return setting.count(measured(drawn.build(units), setting.wording))
+        def size(parts: Parts, answers: str = "") -> int:
+            prefix = parts.answer_prefix if way.prefix else ""
+            return setting.count(parts.context + parts.question + prefix + answers)
+
+        def first_size(steps: int) -> int:
+            parts = first.build(start + steps * step)
+            return size(parts, way.answers(parts.references))
 
         first = inner(partial(setting.rng, "lm_eval"))
         start = min(max(start, first.smallest), first.largest)
-        most = max((first.largest - start) // step, 0)
-        steps = largest_fitting(lambda n: size(first, way.first, start + n * step), limit, 0, most)
+        steps = largest_fitting(first_size, limit, 0, max((first.largest - start) // step, 0))
         begin = first.smallest if steps is None else start + steps * step
 
         def draw(stream: Stream, **which: int) -> Draw:
             drawn = inner(stream, **which)
             tries = [*range(max(begin, drawn.smallest), drawn.smallest, -step), drawn.smallest]
-            fitting = (units for units in tries if size(drawn, way.each, units) <= limit)
+            fitting = (units for units in tries if size(way.shown(drawn.build(units), words)) <= limit)
             order = stream("lm_eval order")
             seed, value = order.getrandbits(64), str(setting.rng("lm_eval value").randrange(10000, 99999))
 
             def build(units: int) -> Parts:
-                return way.turn(drawn.build(units), setting.wording, Random(seed), value)
+                return way.turn(way.shown(drawn.build(units), words), words, Random(seed), value)
 
             return Draw(build, drawn.smallest, drawn.largest, next(fitting, None))
 
         return draw
 
 
+def _plain(parts: Parts, wording: Wording, rng: Random, value: str) -> Parts:
+    return parts._replace(answer_prefix=" " + parts.answer_prefix.strip())
+
+
+def _spaced_list(references: Sequence[str]) -> str:
+    return f" {list(references)}"
+
+
 class _Way(NamedTuple):
     """What lm-eval does with one kind of task.
 
     Attributes:
-        turn: The official parts, in lm-eval's words.
-        first: The text whose tokens decide the size.
-        each: The text whose tokens decide whether an example is shrunk.
+        turn: The shown parts, in lm-eval's words.
+        answers: References -> the text of the answers, counted where the size is decided.
+        prefix: Whether the answer prefix is counted.
         step: Task and length -> units per step, and units of the first step.
         reserves: Whether room is left for the new tokens.
-        setting: What the official task is given.
+        shown: The official parts, less what counts where the size is decided but is not shown.
     """
 
-    turn: Callable[[Parts, Wording, Random, str], Parts]
-    first: Callable[[Parts, Wording], str]
-    each: Callable[[Parts, Wording], str]
+    turn: Callable[[Parts, Wording, Random, str], Parts] = _plain
+    answers: Callable[[Sequence[str]], str] = _spaced_list
+    prefix: bool = True
     step: Callable[[Task, int], tuple[int, int]] = lambda task, length: (10, 10)
     reserves: bool = True
-    setting: Callable[[Setting, int], Setting] = lambda setting, new: setting
+    shown: Callable[[Parts, Wording], Parts] = lambda parts, wording: parts
 
 
 def plain(task: Task) -> Task:
     """Return a task as lm-eval has it: question answering ends before the first document that is too long."""
     return replace(task, skip_long=False) if isinstance(task, QuestionAnswering) else task
-
-
-def _plain(parts: Parts, wording: Wording, rng: Random, value: str) -> Parts:
-    return parts._replace(answer_prefix=" " + parts.answer_prefix.strip())
-
-
-def _turn_text(parts: Parts, wording: Wording) -> str:
-    return parts.context + parts.question
-
-
-def _whole_text(parts: Parts, wording: Wording) -> str:
-    return parts.context + parts.question + parts.answer_prefix
 
 
 def _niah_step(task: Task, length: int) -> tuple[int, int]:
@@ -128,26 +128,20 @@ def _example_and_turn(context: str, before: str) -> tuple[str, str]:
     return context[:place], context[place:]
 
 
+def _cwe_shown(parts: Parts, wording: Wording) -> Parts:
+    return parts._replace(context=_example_and_turn(parts.context, split(wording.cwe)[0])[1])
+
+
 def _cwe_turn(parts: Parts, wording: Wording, rng: Random, value: str) -> Parts:
-    """No worked example, words shuffled anew, an empty line before the prefix."""
+    """Words shuffled anew, an empty line before the prefix."""
     before, _ = split(wording.cwe)
-    words = re.split(r"(?:^| )\d+\. ", _example_and_turn(parts.context, before)[1][len(before) : -1])[1:]
+    words = re.split(r"(?:^| )\d+\. ", parts.context[len(before) : -1])[1:]
     rng.shuffle(words)
-    listed = " ".join(f"{number}. {word}" for number, word in enumerate(words, start=1))
     return parts._replace(
-        context=f"{before}{listed}\n",
+        context=f"{before}{numbered(words)}\n",
         answer_prefix="\n\n" + parts.answer_prefix.strip(),
         metadata={"units": parts.metadata["units"]},
     )
-
-
-def _cwe_first(parts: Parts, wording: Wording) -> str:
-    answers = " ".join(f"{number}. {word}" for number, word in enumerate(parts.references, start=1))
-    return f"{_whole_text(parts, wording)} {answers}"
-
-
-def _cwe_each(parts: Parts, wording: Wording) -> str:
-    return _example_and_turn(parts.context, split(wording.cwe)[0])[1] + parts.question + parts.answer_prefix
 
 
 def _vt_turn(parts: Parts, wording: Wording, rng: Random, value: str) -> Parts:
@@ -173,34 +167,14 @@ def _misspelt(text: str) -> str:
     return text.replace("variables are assigned", "variables are assgined")
 
 
-def _vt_first(parts: Parts, wording: Wording) -> str:
-    return f"{_whole_text(parts, wording)} {list(parts.references)}"
-
-
 def _fwe_step(task: Task, length: int) -> tuple[int, int]:
     return max(length // 32, 1), max(length // task.letters, 1)
 
 
-_WAYS: Mapping[type, _Way] = MappingProxyType(
-    {
-        Niah: _Way(
-            _plain,
-            lambda parts, wording: _turn_text(parts, wording) + " ".join(parts.references),
-            _turn_text,
-            _niah_step,
-        ),
-        QuestionAnswering: _Way(
-            _plain, lambda parts, wording: f"{_turn_text(parts, wording)} {list(parts.references)}", _turn_text
-        ),
-        VariableTracking: _Way(_vt_turn, _vt_first, _whole_text),
-        CommonWords: _Way(_cwe_turn, _cwe_first, _cwe_each),
-        FrequentWords: _Way(
-            _plain,
-            _whole_text,
-            _whole_text,
-            _fwe_step,
-            reserves=False,
-            setting=lambda setting, new: setting._replace(length=setting.length + new),
-        ),
-    }
-)
+_WAYS: Mapping[type, _Way] = {
+    Niah: _Way(answers=" ".join, prefix=False, step=_niah_step),
+    QuestionAnswering: _Way(prefix=False),
+    VariableTracking: _Way(_vt_turn),
+    CommonWords: _Way(_cwe_turn, answers=lambda references: f" {numbered(references)}", shown=_cwe_shown),
+    FrequentWords: _Way(answers=lambda references: "", step=_fwe_step, reserves=False),
+}

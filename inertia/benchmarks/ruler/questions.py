@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
 
 from inertia.benchmarks.rows import DataError, Part, RowError, Rows, Schema, not_blank
+from inertia.benchmarks.seeding import digest
 
 
 class Question(NamedTuple):
@@ -52,7 +51,7 @@ class Questions:
     @cached_property
     def sha256(self) -> str:
         """Hash of documents and questions: the identity of the data, whatever the file format."""
-        return hashlib.sha256(json.dumps([self.documents, self.questions]).encode()).hexdigest()
+        return digest([self.documents, self.questions])
 
 
 class _Asked(NamedTuple):

@@ -4,23 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Any
 
 from inertia.benchmarks.rows import Rows, Schema
 from inertia.benchmarks.ruler import questions
 from inertia.benchmarks.ruler.essays import Essays, splitter
 from inertia.benchmarks.ruler.questions import Questions
-from inertia.benchmarks.ruler.wording import qa_wording
+from inertia.benchmarks.ruler.wording import qa_wording, sha256_of
 from inertia.benchmarks.sources import Loads, Source, Text
 
 ESSAYS = "PaulGrahamEssays"
 SQUAD = "squad"
 HOTPOT = "hotpot"
 
-WHAT: Mapping[str, str] = MappingProxyType(
-    {ESSAYS: "Paul Graham's essays", SQUAD: "SQuAD 2.0 dev", HOTPOT: "HotpotQA dev (distractor)"}
-)
+WHAT = {ESSAYS: "Paul Graham's essays", SQUAD: "SQuAD 2.0 dev", HOTPOT: "HotpotQA dev (distractor)"}
 """What the texts are, by the names under which a source is asked for them."""
 
 
@@ -40,35 +37,29 @@ class Sources:
 
 
 HUB = Sources(
-    MappingProxyType(
-        {
-            ESSAYS: Source(
-                "hub",
-                "essays.parquet",
-                "baber/paul_graham_essays",
-                "792d672b77d1a67720f7e9820d646358fc18792e",
-                {"essays.parquet": "825448033be010042ffd6fc77c32bbcab61f2ef63196f0fc4bfbf5b388a1660e"},
-            ),
-            SQUAD: Source(
-                "hub",
-                "squad_v2/validation-00000-of-00001.parquet",
-                "rajpurkar/squad_v2",
-                "3ffb306f725f7d2ce8394bc1873b24868140c412",
-                {
-                    "validation-00000-of-00001.parquet": (
-                        "0560174ab095c5ac0a8c8dc8da05f1625453c45a77e4ce9cabc6947ddfdd24cb"
-                    )
-                },
-            ),
-            HOTPOT: Source(
-                "hub",
-                "hotpot_dev_distractor_v1.json",
-                "namlh2004/hotpotqa",
-                "7e54db4656209750ff487f6fdf8e39a66dba136b",
-                {"hotpot_dev_distractor_v1.json": ("e3da074df24e8369009918aa5cdbdd254dadcde4c63f7569d36afd6f2268caa8")},
-            ),
-        }
-    )
+    {
+        ESSAYS: Source(
+            "hub",
+            "essays.parquet",
+            "baber/paul_graham_essays",
+            "792d672b77d1a67720f7e9820d646358fc18792e",
+            {"essays.parquet": "825448033be010042ffd6fc77c32bbcab61f2ef63196f0fc4bfbf5b388a1660e"},
+        ),
+        SQUAD: Source(
+            "hub",
+            "squad_v2/validation-00000-of-00001.parquet",
+            "rajpurkar/squad_v2",
+            "3ffb306f725f7d2ce8394bc1873b24868140c412",
+            {"validation-00000-of-00001.parquet": "0560174ab095c5ac0a8c8dc8da05f1625453c45a77e4ce9cabc6947ddfdd24cb"},
+        ),
+        HOTPOT: Source(
+            "hub",
+            "hotpot_dev_distractor_v1.json",
+            "namlh2004/hotpotqa",
+            "7e54db4656209750ff487f6fdf8e39a66dba136b",
+            {"hotpot_dev_distractor_v1.json": "e3da074df24e8369009918aa5cdbdd254dadcde4c63f7569d36afd6f2268caa8"},
+        ),
+    }
 )
 """Pinned data on the Hub, the files lm-eval 0.4.13 reads (SQuAD as the Hub's own rows of it).
 
@@ -95,7 +86,8 @@ def describe(text: Essays | Questions) -> dict[str, Any]:
     """Return what of an outside text can change an example; JSON-able, and silent on where it lies."""
     if isinstance(text, Essays):
         return {"essays_sha256": text.sha256, "sentences": splitter()}
-    return {"questions_sha256": text.sha256, "qa_wording_sha256": qa_wording().sha256, "rows_refused": text.refused}
+    wording_sha256 = sha256_of(qa_wording()._asdict())
+    return {"questions_sha256": text.sha256, "qa_wording_sha256": wording_sha256, "rows_refused": text.refused}
 
 
 def missing(task: str, name: str) -> str:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import ast
-import hashlib
-import json
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
+from inertia.benchmarks.seeding import digest
 from inertia.benchmarks.words import lm_eval_tasks, moved
 
 
@@ -30,14 +30,8 @@ class Wording:
     fwe: str
     fwe_prefix: str
 
-    @property
-    def sha256(self) -> str:
-        """Hash of all texts as they are used."""
-        return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()
 
-
-@dataclass(frozen=True)
-class QaWording:
+class QaWording(NamedTuple):
     """The prompt texts of the question-answering tasks.
 
     Attributes:
@@ -50,10 +44,10 @@ class QaWording:
     document: str
     prefix: str
 
-    @property
-    def sha256(self) -> str:
-        """Hash of all texts as they are used."""
-        return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()
+
+def sha256_of(texts: Mapping[str, str]) -> str:
+    """Return the hash of prompt texts by name, as they are used."""
+    return digest(dict(sorted(texts.items())))
 
 
 @cache
@@ -68,8 +62,8 @@ def wording() -> Wording:
 
     Source: lm_eval/tasks/ruler of the installed lm-eval (MIT), adapted there from NVIDIA RULER (Apache-2.0).
 
-    Deviations: from lm-eval, towards the official code: the NIAH prefix gets its leading blank back, and the
-    misspelling of "assigned" in the variable-tracking prefix is corrected (official fix of May 2025).
+    Deviations: from lm-eval, towards the official code: the prefixes of NIAH and QA get their leading blank
+    back, and the misspelling of "assigned" in the variable-tracking prefix is corrected (official fix of May 2025).
     """
     niah, prepare, vt, cwe, fwe = map(_module, ("niah_utils", "prepare_niah", "vt_utils", "cwe_utils", "fwe_utils"))
     vt_config, cwe_config, fwe_config = (_assigned(tree, "CONFIG") for tree in (vt, cwe, fwe))
@@ -90,16 +84,7 @@ def wording() -> Wording:
 
 @cache
 def qa_wording() -> QaWording:
-    """Return the prompt texts of lm-eval's RULER question answering, parsed and never imported.
-
-    Raises:
-        ModuleNotFoundError: If lm_eval is not installed.
-        LookupError: If the installed lm_eval keeps a text elsewhere than 0.4.13 does.
-
-    Source: lm_eval/tasks/ruler of the installed lm-eval (MIT), adapted there from NVIDIA RULER (Apache-2.0).
-
-    Deviations: from lm-eval, towards the official code: the prefix gets its leading blank back.
-    """
+    """Return the prompt texts of lm-eval's RULER question answering; source, errors and deviations as `wording`."""
     tree = _module("qa_utils")
     config = _assigned(tree, "CONFIG")
     return QaWording(config["template"], _assigned(tree, "DOCUMENT_PROMPT"), prefix=" " + config["answer_prefix"])

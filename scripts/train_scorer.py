@@ -15,13 +15,12 @@ and would not act.
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import json
 import math
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -31,6 +30,8 @@ from safetensors.torch import save as serialised
 from scipy.stats import spearmanr
 from torch import Tensor
 from tqdm import tqdm
+from transformers import HfArgumentParser
+from transformers.hf_argparser import HfArg
 
 from inertia import Policy, backbones, generate
 from inertia.benchmarks import ruler
@@ -53,29 +54,26 @@ if TYPE_CHECKING:
 NEEDLES, FILLER, SHORTEST = 4, 11, 64
 
 
-def setting(default: Any, meaning: str) -> Any:
-    """Return a field with a default and its help."""
-    return field(default=default, metadata={"help": meaning})
-
-
 @dataclass(frozen=True)
 class Settings:
     """What the weights depend on, beside the backbone; each field's help says what it means."""
 
-    prompts: str = setting("synthetic", "synthetic (ids without text), ruler:TASK,TASK, or a .jsonl of texts")
-    count: int = setting(32, "prompts in all; of a file, the first ones")
-    length: int = setting(512, "tokens of a synthetic or RULER prompt")
+    prompts: str = HfArg(
+        default="synthetic", help="synthetic (ids without text), ruler:TASK,TASK, or a .jsonl of texts"
+    )
+    count: int = HfArg(default=32, help="prompts in all; of a file, the first ones")
+    length: int = HfArg(default=512, help="tokens of a synthetic or RULER prompt")
     # Far from the seeds of evaluation, so that no RULER example is seen in both.
-    data_seed: int = setting(1_000_000, "seed of the prompts")
-    steps: int = setting(16, "most decode steps per prompt; the model's own answer may end before")
-    layers: str = setting("all", "all, middle, or indices among the eligible layers, such as 0,7,14")
-    held_out: float = setting(0.125, "share of the prompts that is only measured, at least one prompt")
-    epochs: int = setting(20, "passes over the training pairs")
-    learning_rate: float = setting(1e-3, "of Adam; one update per prompt and layer")
-    rank: int = setting(RANK, "rows of the two matrices")
-    kl_weight: float = setting(0.1, "weight of the KL term")
-    temperature: float = setting(1.0, "tau, of student and teacher")
-    seed: int = setting(0, "seed of the initial weights and of the order of training")
+    data_seed: int = HfArg(default=1_000_000, help="seed of the prompts")
+    steps: int = HfArg(default=16, help="most decode steps per prompt; the model's own answer may end before")
+    layers: str = HfArg(default="all", help="all, middle, or indices among the eligible layers, such as 0,7,14")
+    held_out: float = HfArg(default=0.125, help="share of the prompts that is only measured, at least one prompt")
+    epochs: int = HfArg(default=20, help="passes over the training pairs")
+    learning_rate: float = HfArg(default=1e-3, help="of Adam; one update per prompt and layer")
+    rank: int = HfArg(default=RANK, help="rows of the two matrices")
+    kl_weight: float = HfArg(default=0.1, help="weight of the KL term")
+    temperature: float = HfArg(default=1.0, help="tau, of student and teacher")
+    seed: int = HfArg(default=0, help="seed of the initial weights and of the order of training")
 
     def __post_init__(self) -> None:
         for name, low in {"count": 2, "length": SHORTEST, "steps": 1, "epochs": 1, "rank": 1}.items():
@@ -176,8 +174,6 @@ class Tracer:
 
     def traces(self) -> list[Trace]:
         """Return one trace per layer seen."""
-        import torch
-
         found = []
         for layer, keys in sorted(self.keys.items()):
             concatenated = keys[0].transpose(0, 1).flatten(1).float().cpu()
@@ -343,18 +339,12 @@ def run(
 def main(argv: Sequence[str] | None = None) -> int:
     """Train a head and write it; the last line on stdout is a JSON summary."""
     known = ", ".join(sorted(path.stem for path in config_dir().glob("backbone/*.yaml")))
-    commands = argparse.ArgumentParser(
-        description=(__doc__ or "").split("\n", 1)[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter
-    )
+    commands = HfArgumentParser(Settings, description=(__doc__ or "").split("\n", 1)[0])
     commands.add_argument("--backbone", required=True, help=f"one of {known}; or a YAML file")
     commands.add_argument("--out", required=True, type=Path, help=".safetensors file; a .json comes beside it")
-    for item in fields(Settings):
-        name, default = "--" + item.name.replace("_", "-"), item.default
-        commands.add_argument(name, type=type(default), default=default, help=item.metadata["help"])
-    options = vars(commands.parse_args(argv))
-    name, out = options.pop("backbone"), options.pop("out")
     try:
-        settings = Settings(**options)
+        settings, given = commands.parse_args_into_dataclasses(argv, look_for_args_file=False)
+        name, out = given.backbone, given.out
         if out.suffix != ".safetensors":
             raise ValueError(f"out={str(out)!r} must end in .safetensors.")
         shipped = config_dir() / "backbone" / f"{name}.yaml"

@@ -144,6 +144,25 @@ def test_a_config_json_is_read_with_its_windows_heads_and_experts(tmp_path):
         assert (found.intermediate, found.experts_per_token) == ((48, 2) if experts else (64, 0))
 
 
+@pytest.mark.parametrize(
+    ("kind", "settings", "reason"),
+    [
+        ("GPT2Config", {}, "no one intermediate_size"),
+        ("OPTConfig", {"ffn_dim": 64}, "no one intermediate_size"),
+        ("DeepseekV3Config", {}, "MLA"),
+        ("Lfm2Config", {"num_key_value_heads": 2, "layer_types": ["conv", "full_attention"]}, "keep a state"),
+    ],
+)
+def test_a_shape_that_is_not_counted_is_refused_by_name(tmp_path, kind, settings, reason):
+    import transformers
+
+    common = {"num_hidden_layers": 2, "num_attention_heads": 4, "hidden_size": 32, "vocab_size": 100}
+    config = getattr(transformers, kind)(**common, **settings)
+    config.save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match=f"{config.model_type}.*{reason}"):
+        read_config(tmp_path)
+
+
 def test_llama_takes_131072_bytes_a_token_and_parameters_are_counted_by_hand():
     llama = shape_of(backbone("llama-3.1-8b-instruct"))
     assert memory.cache(llama, 2, 1) == 2 * 32 * 8 * 128 * 2 == 131072

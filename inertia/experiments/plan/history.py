@@ -107,8 +107,6 @@ def measured(history: Collection[Rows]) -> Measured | None:
     return Measured(speed, {size: median(found) for size, found in sorted(steps.items())}, len(together))
 
 
-
-
 def _sealed(source: Path, backbones: Collection[str]) -> Iterator[tuple[Cell, tuple[Mapping[str, Any], ...]]]:
     cells, damages = survey(source)
     wanted = [cell.id for cell in cells if cell.sealed and _is_of(cell, backbones)]

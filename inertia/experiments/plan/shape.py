@@ -112,19 +112,36 @@ def read_config(folder: Path) -> Shape:
 
 
 def shape_from(config: Any) -> Shape:
-    """Return the shape that a transformers config states."""
+    """Return the shape that a transformers config states.
+
+    Raises:
+        ValueError: the core cannot decode it, or it is no decoder whose parameters and cache are counted here.
+    """
+    from inertia.backbones.checks import kv_heads
     from inertia.eviction.layers import layers_of
 
-    text = config.get_text_config(decoder=True)
+    text, layers = config.get_text_config(decoder=True), layers_of(config)
     experts = getattr(text, "num_experts", None) or getattr(text, "num_local_experts", None) or 0
-    expert_width = getattr(text, "moe_intermediate_size", None) if experts else None
+    width = (getattr(text, "moe_intermediate_size", None) if experts else None) or getattr(
+        text, "intermediate_size", None
+    )
+    refused = {
+        "its config states no one intermediate_size of gated MLPs": not isinstance(width, int),
+        "its keys and values are compressed (MLA)": getattr(text, "kv_lora_rank", None) is not None,
+        "some of its layers keep a state beside attention, or nothing": layers.stateful or 0 in layers.windows,
+    }
+    for reason in (reason for reason, found in refused.items() if found):
+        raise ValueError(
+            f"model type {config.model_type!r} cannot be planned: {reason}, and a plan counts the weights and the "
+            "cache of decoders with grouped heads and gated MLPs; run a few examples to see what it takes"
+        )
     return Shape(
-        windows=layers_of(config).windows,
+        windows=layers.windows,
         query_heads=text.num_attention_heads,
-        kv_heads=text.num_key_value_heads,
+        kv_heads=kv_heads(text),
         head_dim=getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads,
         hidden=text.hidden_size,
-        intermediate=expert_width or text.intermediate_size,
+        intermediate=width,
         vocabulary=text.vocab_size,
         tied=bool(text.tie_word_embeddings),
         experts=experts,

@@ -540,6 +540,7 @@ def test_a_job_has_ended_when_the_queue_says_so_or_has_forgotten_it(said, expect
     [
         ('echo "4000_0|RUNNING"; echo "4000_1|PENDING"', {"4000_0": "RUNNING", "4000_1": "PENDING"}),
         ('echo "4000_[0-7%2]|CANCELLED"', {"4000_0": "CANCELLED", "4000_1": "CANCELLED"}),
+        ('echo "4000|CANCELLED"; echo "4000_1|FAILED"', {"4000_0": "CANCELLED", "4000_1": "FAILED"}),
         ("echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1", {}),
         ("echo 'slurm_load_jobs error: Unable to contact slurm controller' >&2; exit 1", None),
         ('echo "$@" | grep -q -- "--jobs=4000$" && echo "4000_0|FAILED"', {"4000_0": "FAILED"}),

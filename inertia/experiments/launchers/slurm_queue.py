@@ -64,7 +64,7 @@ def states(jobs: Iterable[str]) -> Mapping[str, str] | None:
         # Of a single job that it has forgotten squeue says so, and fails.
         return {} if "Invalid job id" in done.stderr else None
     known = dict(line.strip().split("|", 1) for line in done.stdout.splitlines() if "|" in line)
-    # Of an array that ended before it began there is one line: 4000_[0-1].
-    whole = {job.split("_")[0]: state for job, state in known.items() if "[" in job}
+    # Of an array that ended before it began there is one line: 4000_[0-1], or 4000 alone.
+    whole = {job.split("_")[0]: state for job, state in known.items() if "[" in job or "_" not in job}
     found = {job: known.get(job) or whole.get(job.split("_")[0]) for job in jobs}
     return {job: state for job, state in found.items() if state is not None}
